@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.golden.test_golden import CASES
 
 from smelt import knobs, passes
 from smelt.errors import UnknownNameError, VerifyError
@@ -13,7 +14,7 @@ from smelt.graph.verify import verify
 from smelt.journal.facts import Journal, PassRan
 from smelt.passes import PASSES, Pass, pipeline
 from smelt.passes.canonicalize import can_represent
-from smelt.passes.pipeline import run_steps
+from smelt.passes.pipeline import Facts, run_steps
 from smelt.types.dtype import COMPUTABLE, DType, f32
 
 GRAPH = parse("""graph f(x: f32[n,m]) {
@@ -140,3 +141,12 @@ def test_what_passes_leave_alone_is_verified_once(monkeypatch: pytest.MonkeyPatc
     with knobs.config(verify=True):
         pipeline.run_steps(graph, [kept, kept, changed, kept, kept])
     assert [id(g) for g in seen] == [id(graph), id(other)]
+
+
+@pytest.mark.parametrize("step", PASSES, ids=lambda step: step.name)
+def test_a_pass_leaves_graphs_alone_to_which_it_does_not_apply(step: Pass) -> None:
+    """By the graphs of all cases, to which other passes apply."""
+    graphs = [parse(case.source) for case in CASES]
+    others = [g for g in graphs if not step.applies(Facts.of(g))]
+    assert all(step.function(g) is g for g in others)
+    assert len(others) < len(graphs)

@@ -65,7 +65,7 @@ class CodeGenerator(Backend, Protocol):
         ...
 
     def compile_variant(
-        self, kernel: Kernel, machine: Machine, form: Variant, *, streaming: bool
+        self, kernel: Kernel, machine: Machine, variant: Variant, *, streaming: bool
     ) -> CompiledKernel:
         """Compile a variant; `streaming` results exceed every cache."""
         ...

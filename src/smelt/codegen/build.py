@@ -51,7 +51,7 @@ def build(
     opt_level: int = 2,
     *,
     streaming: bool = False,
-    form: Variant = "",
+    variant: Variant = "",
 ) -> CompiledKernel:
     """Compile a kernel in one of its code variants, for sizes within its limits.
 
@@ -59,8 +59,8 @@ def build(
 
     Raises UnsupportedError for what the back end cannot run.
     """
-    artifact = _emit(kernel, target, form, streaming=streaming)
-    return _package(artifact, object_code(artifact.llvm, target, opt_level), form)
+    artifact = _emit(kernel, target, variant, streaming=streaming)
+    return _package(artifact, object_code(artifact.llvm, target, opt_level), variant)
 
 
 def build_all(
@@ -74,32 +74,32 @@ def build_all(
     threads = min(len(requests), target.cores, MAX_BUILD_THREADS)
     finished = progress.stage("generating code", len(requests))
     with worker_threads(max(threads, 1)) if len(requests) > 1 else nullcontext(partial) as call:
-        for kernel, form in requests:
+        for kernel, variant in requests:
             start = perf_counter()
-            artifact = _emit(kernel, target, form)
+            artifact = _emit(kernel, target, variant)
             seconds = perf_counter() - start
             pending.append(
                 (
                     artifact,
-                    form,
+                    variant,
                     seconds,
                     call(_timed_object_code, artifact.llvm, target, opt_level, finished),
                 )
             )
         results: list[tuple[CompiledKernel, float]] = []
-        for artifact, form, seconds, code_of in pending:
+        for artifact, variant, seconds, code_of in pending:
             code, llvm_seconds = code_of()
-            results.append((_package(artifact, code, form), seconds + llvm_seconds))
+            results.append((_package(artifact, code, variant), seconds + llvm_seconds))
     return results
 
 
-def _emit(kernel: Kernel, target: Target, form: Variant, *, streaming: bool = False) -> Artifact:
+def _emit(kernel: Kernel, target: Target, variant: Variant, *, streaming: bool = False) -> Artifact:
     """Emit a kernel in a variant, after substituting the variant's constant sizes."""
-    plain, _, numbers = form.partition("@")
+    plain, _, numbers = variant.partition("@")
     pairs = (pair.split("=") for pair in numbers.split(",") if pair)
     values = {name: int(n) for name, n in pairs}
     return emit(
-        with_sizes(kernel, values) if values else kernel, target, streaming=streaming, form=plain
+        with_sizes(kernel, values) if values else kernel, target, streaming=streaming, variant=plain
     )
 
 
@@ -113,7 +113,7 @@ def _timed_object_code(
     return code, seconds
 
 
-def _package(artifact: Artifact, code: bytes, form: Variant) -> CompiledKernel:
+def _package(artifact: Artifact, code: bytes, variant: Variant) -> CompiledKernel:
     """Combine machine code with the calling facts of a kernel."""
     functions = tuple(Function(e.symbol, e.tasks, e.scratch, e.cycles) for e in artifact.entries)
     return CompiledKernel(
@@ -124,7 +124,7 @@ def _package(artifact: Artifact, code: bytes, form: Variant) -> CompiledKernel:
         artifact.partials,
         functions,
         artifact.llvm.count("\n"),
-        form,
+        variant,
     )
 
 
@@ -166,7 +166,8 @@ def _constant_size_variants(kernel: Kernel, target: Target, short: dict[str, int
     if not any(c.variant == "" for c in variants):
         variants = (*variants, Candidate("", ()))
     return tuple(
-        Candidate(form + numbers, (*limits, *exactly), costs) for form, limits, costs in variants
+        Candidate(variant + numbers, (*limits, *exactly), costs)
+        for variant, limits, costs in variants
     )
 
 
@@ -250,7 +251,7 @@ def asm_text(kernel: Kernel, target: Target, opt_level: int = 2) -> str:
 
 
 def described(kernel: Kernel, target: Target, sizes: Mapping[str, int] | None = None) -> str:
-    """Return how a kernel's products are computed, for `sizes` or in every form."""
+    """Return how a kernel's products are computed, for `sizes` or in every variant."""
     return schedule_text(kernel, target, code_variants(kernel, target, sizes), sizes)
 
 

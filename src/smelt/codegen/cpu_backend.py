@@ -52,11 +52,11 @@ class CpuBackend:
         return build_all(requests, _cpu(machine), knobs.OPT_LEVEL.get())
 
     def compile_variant(
-        self, kernel: Kernel, machine: Machine, form: Variant, *, streaming: bool
+        self, kernel: Kernel, machine: Machine, variant: Variant, *, streaming: bool
     ) -> CompiledKernel:
         """Compile a variant; `streaming` results exceed every cache."""
         level = knobs.OPT_LEVEL.get()
-        return build(kernel, _cpu(machine), level, streaming=streaming, form=form)
+        return build(kernel, _cpu(machine), level, streaming=streaming, variant=variant)
 
 
 def _cpu(machine: Machine) -> Target:

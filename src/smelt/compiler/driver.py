@@ -105,10 +105,10 @@ class Compiled:
         parts = (getattr(self, f.name) for f in fields(self))
         return Compiled, tuple([None if p is self.executable else p for p in parts])
 
-    def code(self, use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
+    def code(self, use: KernelUse, variant: Variant, streaming: bool) -> LoadedKernel:
         """Return the code of a variant of a kernel; compile it unless it is cached."""
         (named,) = (n for n in self.identities if n is not None and n.kernel.name == use.name)
-        return code_of(named, self.target, self.journal, form, streaming=streaming)
+        return code_of(named, self.target, self.journal, variant, streaming=streaming)
 
     def run(
         self,
@@ -200,7 +200,7 @@ def _compile(
         )
         if identity is not None
     ]
-    codes = _build_codes([(identity, form) for _, identity, _, form in uses], target, journal)
+    codes = _build_codes([(identity, variant) for _, identity, _, variant in uses], target, journal)
     built = {
         cluster: BuiltKernel(identity, variants, code)
         for (cluster, identity, variants, _), code in zip(uses, codes, strict=True)
@@ -467,18 +467,18 @@ def code_of(
     named: KernelIdentity,
     target: Target,
     journal: Journal,
-    form: Variant,
+    variant: Variant,
     *,
     streaming: bool = False,
 ) -> LoadedKernel:
     """Return the code of a kernel variant; generate it unless it is cached."""
-    key = key_of(named.stem, form, streaming)
+    key = key_of(named.stem, variant, streaming)
     cached = find(key, journal)
     if cached is not None:
         return cached
     start = perf_counter()
     built = generator_of(target).compile_variant(
-        named.plain.kernel, target, form, streaming=streaming
+        named.plain.kernel, target, variant, streaming=streaming
     )
     return _cache_code(key, named, built, perf_counter() - start, target, journal)
 
@@ -490,7 +490,7 @@ def _build_codes(
 
     The journal records them one by one.
     """
-    keys = [key_of(named.stem, form, streaming=False) for named, form in uses]
+    keys = [key_of(named.stem, variant, streaming=False) for named, variant in uses]
     journals = {key: Journal(full=journal.full) for key in keys}
     cached = {key: find(key, journals[key]) for key in journals}
     new = {key: variant for key, variant in zip(keys, uses, strict=True) if cached[key] is None}
@@ -557,8 +557,8 @@ def assemble(
     recipe = make_recipe(plan, lowered, use, target.l3_bytes * 3 // 4, ahead)
     by_name = {m.named.kernel.name: m for m in kernels.values()}
 
-    def look_up(use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
-        return code_of(by_name[use.name].named, target, journal, form, streaming=streaming)
+    def look_up(use: KernelUse, variant: Variant, streaming: bool) -> LoadedKernel:
+        return code_of(by_name[use.name].named, target, journal, variant, streaming=streaming)
 
     codes = [by_name[use.name].code for use in recipe.kernels]
     return recipe, recipe.executable(codes, look_up, compiler, graph, target)

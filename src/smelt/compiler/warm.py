@@ -338,10 +338,10 @@ class CachedProgram:
     def __reduce__(self) -> Any:
         return self._recompiled.__reduce__()
 
-    def _look_up(self, use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
+    def _look_up(self, use: KernelUse, variant: Variant, streaming: bool) -> LoadedKernel:
         """Return another variant of a kernel's code; compile it if it is not cached."""
-        code = find(key_of(use.stem, form, streaming), Journal())
-        return self._recompiled.code(use, form, streaming) if code is None else code
+        code = find(key_of(use.stem, variant, streaming), Journal())
+        return self._recompiled.code(use, variant, streaming) if code is None else code
 
     @cached_property
     def _recompiled(self) -> Compiled:

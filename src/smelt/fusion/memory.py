@@ -240,7 +240,7 @@ def _overwritable_input(
     node: Node,
     cluster: Cluster,
     k: int,
-    home: Mapping[Node, Buffer],
+    buffer_of: Mapping[Node, Buffer],
     reuses: Reuses,
     last: Mapping[Node, int],
     when: Mapping[int, int],
@@ -248,7 +248,7 @@ def _overwritable_input(
 ) -> Node | None:
     """Return an input, not read later, whose memory a result may take over."""
     for candidate in reuses.get(node, ()):
-        buffer = home.get(candidate)
+        buffer = buffer_of.get(candidate)
         if buffer is None or buffer.nodes[-1] is not candidate or buffer.last != when[k]:
             continue
         if _read_last(candidate, cluster, k, last, when, clusters):

@@ -80,7 +80,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Scalar operator of `smelt.ops.scalar`, in every lane; scalars are broadcast."""
+    """Scalar operator of `smelt.ops.scalar`, in every lane; scalars are broadcast.
+
+    Integers wrap as the program's do, positions among them; those of index expressions may not.
+    """
 
     op: str
     args: tuple[Value, ...]
@@ -123,7 +126,8 @@ class Across:
 
     Lane k is combined with lane k + lanes/2. `args` is one vector, or the values and positions of
     `argmax` and `argmin`, whose result is the position. Several vectors of as many lanes give one
-    lane each. `scan` gives the prefixes instead.
+    lane each. `scan` gives the prefixes instead: lanes are combined with those 1, 2, 4, .. before
+    them, in turn (W. D. Hillis and G. L. Steele, "Data parallel algorithms", 1986).
     """
 
     combine: str
@@ -360,6 +364,11 @@ def position(index: Index) -> IndexValue:
 def as_index(value: Value) -> Index | None:
     """Return the index expression that a value is, else None."""
     return value.index if isinstance(value, IndexValue) and value.dtype is i64 else None
+
+
+def is_marked(op: str, args: tuple[Value, ...]) -> bool:
+    """Return whether an operator of positions needs a mark, or its text is index arithmetic."""
+    return (op in _ARITHMETIC or op == "neg") and None not in map(as_index, args)
 
 
 def apply(op: str, *args: Value) -> Value:

@@ -38,7 +38,7 @@ _TOKEN: Final = re.compile(
     r"|(?P<newline>\n)"
     r"|(?P<number>(?:\d+\.(?!\.)\d*|\.\d+|\d+)(?:[eE][+-]?\d+)?)"
     r"|(?P<name>[^\W\d]\w*)"
-    r"|(?P<mark>\.\.|<-|//|<<|>>|<=|>=|==|!=|[-+*/%&|^~<>=()\[\],:;@'])"
+    r"|(?P<mark>\.\.|<-|(?://|[-+*%])!?|<<|>>|<=|>=|==|!=|[/&|^~<>=()\[\],:;@'!])"
 )
 
 
@@ -366,18 +366,21 @@ class _Reader:
     def _value(self, c: Cursor, level: int = LEVELS["if"] + 1) -> ir.Value:
         """Parse a value that binds at least as tightly as `level`."""
         left = self._unary(c)
-        while c.token.kind == "mark" and c.token.text in BINARY:
+        while c.token.kind == "mark" and (symbol := c.token.text.rstrip("!")) in BINARY:
             mark = c.token
-            binding = LEVELS[mark.text]
+            binding = LEVELS[symbol]
             if binding < level:
                 break
             c.take()
-            left = self._apply(c, mark, BINARY[mark.text], left, self._value(c, binding + 1))
+            left = self._apply(c, mark, BINARY[symbol], left, self._value(c, binding + 1))
             if binding == LEVELS["<"] and c.at("==", "!=", "<", "<=", ">", ">="):
                 c.fail("comparisons do not chain: use brackets and &")
         return left
 
     def _apply(self, c: Cursor, token: Token, op: str, *args: ir.Value) -> ir.Value:
+        """Return index arithmetic if operands are positions and `token` has no mark."""
+        if token.text.endswith("!"):
+            return ir.Apply(op, args)
         pair = [i for a in args if (i := ir.as_index(a)) is not None]
         if len(pair) == 2 and op == "mul":
             self._limit(c, token, too_large_product(*pair))
@@ -394,7 +397,8 @@ class _Reader:
 
     def _unary(self, c: Cursor) -> ir.Value:
         mark = c.token
-        if mark.kind != "mark" or mark.text not in UNARY:
+        symbol = mark.text.rstrip("!")
+        if mark.kind != "mark" or symbol not in UNARY:
             return self._primary(c)
         c.take()
         if mark.text == "-" and (c.token.kind == "number" or c.at("inf", "nan")):
@@ -403,7 +407,7 @@ class _Reader:
         index = ir.as_index(inner)
         if mark.text == "-" and index is not None:
             return ir.position(expr.mul(index, -1))
-        return ir.Apply(UNARY[mark.text], (inner,))
+        return ir.Apply(UNARY[symbol], (inner,))
 
     def _literal(self, c: Cursor, sign: int) -> ir.Value:
         text = c.take().text
@@ -424,7 +428,7 @@ class _Reader:
         if following.text == "[":
             place, other = self._place(c)
             return ir.Load(place, other)
-        if following.text == "(":
+        if following.text in ("(", "!"):
             return self._function(c)
         name = c.take().text
         if name in ("true", "false"):
@@ -437,6 +441,7 @@ class _Reader:
 
     def _function(self, c: Cursor) -> ir.Value:
         token = c.take()
+        is_marked = c.accept("!")
         c.expect("(")
         word = token.text
         if word in ("across", "scan", "shuffle"):
@@ -464,7 +469,7 @@ class _Reader:
             c.fail(f"{word!r} is not a scalar operator", token)
         if row.arity != len(args):
             c.fail(f"{word} takes {row.arity} operands, not {len(args)}", token)
-        return self._apply(c, token, word, *args)
+        return ir.Apply(word, args) if is_marked else self._apply(c, token, word, *args)
 
     def _conversion(self, c: Cursor, dtype: dtypes.DType) -> ir.Value:
         """Parse `f64(0.5)`, a constant, or `f64(x)`."""

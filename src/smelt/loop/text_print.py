@@ -195,13 +195,13 @@ def _value(v: ir.Value) -> tuple[str, int]:
 
 
 def _apply(op: str, args: tuple[ir.Value, ...]) -> tuple[str, int]:
-    symbol = _INFIX.get(op)
+    symbol, mark = _INFIX.get(op), "!" if ir.is_marked(op, args) else ""
     if symbol is not None and len(args) == 2:
         level = LEVELS[symbol]
         tight = level + (level == LEVELS["<"])
         left, right = _at(*_value(args[0]), tight), _at(*_value(args[1]), level + 1)
-        return f"{left} {symbol} {right}", level
+        return f"{left} {symbol}{mark} {right}", level
     if op in _PREFIX and not isinstance(args[0], ir.Const):
         level = LEVELS["unary"]
-        return _PREFIX[op] + _at(*_value(args[0]), level + 1), level
-    return f"{op}({', '.join(map(value_text, args))})", _ATOM
+        return _PREFIX[op] + mark + _at(*_value(args[0]), level + 1), level
+    return f"{op}{mark}({', '.join(map(value_text, args))})", _ATOM

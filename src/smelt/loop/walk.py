@@ -244,11 +244,7 @@ class Rewriter:
         match v:
             case ir.Apply(op, args):
                 new = self._tuple(args)
-                if new is args:
-                    return v
-                # integers that wrap stay operators of values, which index expressions are not
-                wraps = all(ir.as_index(a) is not None for a in args)
-                return ir.Apply(op, new) if wraps else ir.apply(op, *new)
+                return v if new is args else ir.Apply(op, new)
             case ir.IndexValue(index, dtype):
                 e = self.index(index)
                 return v if e is index else ir.cast(ir.position(e), dtype)

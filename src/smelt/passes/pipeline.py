@@ -17,15 +17,24 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
-from typing import Literal
+from types import UnionType
+from typing import Literal, NamedTuple
 
 from smelt import knobs
 from smelt.errors import UnknownNameError, VerifyError, nearest
 from smelt.graph.ir import Graph
+from smelt.graph.loop import Loop
 from smelt.graph.text import text
 from smelt.graph.verify import verify, verify_same_signature
 from smelt.journal.facts import Journal, PassRan
 from smelt.machine.tiling import CPU_TILING, Tiling
+from smelt.ops.contract import Contract
+from smelt.ops.create import Input
+from smelt.ops.elementwise import Cast
+from smelt.ops.index import Gather
+from smelt.ops.reduce import Reduce
+from smelt.ops.spec import TensorOp
+from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Shear, Slice, Window
 from smelt.passes.affine_const_prop import propagate_affine
 from smelt.passes.canonicalize import canonicalize
 from smelt.passes.choose_image_layout import choose_image_layout
@@ -53,6 +62,7 @@ from smelt.passes.split_gated_matmul import split_gated_matmul
 from smelt.passes.stencils import mark_packed_stencils
 from smelt.passes.views import move_views
 from smelt.python.dataclass import dataclass
+from smelt.types.dtype import DType, bf16, i64
 from smelt.types.expr import Index, evaluate, sizes_of
 
 Rounding = Literal["fast", "eager", "exact"]
@@ -60,17 +70,52 @@ MAX_ITERATIONS = 8
 """Maximum repetitions of the sequence, which ends as soon as nothing changes."""
 
 
+class Facts(NamedTuple):
+    """What decides whether a pass can change a graph at all."""
+
+    operators: frozenset[type[TensorOp]]
+    dtypes: frozenset[DType]
+    has_constant_input: bool
+    sum_axes: int
+    """Maximum number of reduction axes of a contraction."""
+
+    @classmethod
+    def of(cls, graph: Graph) -> Facts:
+        """Collect the facts of a graph in one walk."""
+        nodes = graph.nodes()
+        operators = {x.op for x in nodes}
+        return cls(
+            frozenset(map(type, operators)),
+            frozenset(x.type.dtype for x in nodes),
+            any(isinstance(op, Input) and op.constant for op in operators),
+            max(
+                (len(op.reduction_axes()) for op in operators if isinstance(op, Contract)),
+                default=0,
+            ),
+        )
+
+    def has(self, kind: type[TensorOp] | UnionType) -> bool:
+        """Return whether the graph has an operator of a kind, or of one of several."""
+        return any(issubclass(operator, kind) for operator in self.operators)
+
+
+def _has(*kinds: type[TensorOp] | UnionType) -> Callable[[Facts], bool]:
+    """Return the condition that a graph has operators of all these kinds."""
+    return lambda facts: all(map(facts.has, kinds))
+
+
 @dataclass(frozen=True, slots=True)
 class Pass:
     """A pure function from graph to graph.
 
-    `fast`: it may change rounding, so only `rounding="fast"` allows it.  `last`: it runs once,
-    after the others have reached a fixed point.  `changes_sum_terms`: sums get other terms, zeros
-    among them.
+    `applies`: whether it can change a graph of these facts; others are not walked.  `fast`: it may
+    change rounding, so only `rounding="fast"` allows it.  `last`: it runs once, after the others
+    have reached a fixed point.  `changes_sum_terms`: sums get other terms, zeros among them.
     """
 
     name: str
     function: Callable[[Graph], Graph]
+    applies: Callable[[Facts], bool] = lambda _: True
     fast: bool = False
     last: bool = False
     changes_sum_terms: bool = False
@@ -82,34 +127,47 @@ class Pass:
         return first_line if first_line and not first_line.startswith(">>>") else ""
 
 
+def _has_index_types(facts: Facts) -> bool:
+    return any(dtype.kind == "bool" or dtype == i64 for dtype in facts.dtypes)
+
+
+def _has_half_types(facts: Facts) -> bool:
+    return any(dtype.is_float and dtype.compute != dtype for dtype in facts.dtypes)
+
+
+def _has_orders(facts: Facts) -> bool:
+    """Return whether something may be read in another order than it is stored."""
+    return facts.sum_axes > 1 or facts.has(Permute | Window)
+
+
 PASSES: tuple[Pass, ...] = (
     Pass("canonicalize", canonicalize),
-    Pass("precision", drop_half_rounding, fast=True),
+    Pass("precision", drop_half_rounding, _has_half_types, fast=True),
     Pass("constant-folding", fold_constants),
-    Pass("affine-const-prop", propagate_affine),
+    Pass("affine-const-prop", propagate_affine, _has_index_types),
     Pass("simplify", simplify),
     Pass("simplify-fast", simplify_fast, fast=True),
-    Pass("exponent-bytes", write_exponents),
-    Pass("fold-scales", fold_scales, fast=True),
-    Pass("forward-select", forward_select),
-    Pass("fold-pad-add", fold_pad_add),
-    Pass("views", move_views),
-    Pass("conv-transpose", fuse_col2im, changes_sum_terms=True),
-    Pass("hoist-broadcast", hoist_broadcast),
-    Pass("reorder-reduction", reorder_reductions),
-    Pass("gather-to-reduce", gather_to_reduce),
-    Pass("reduce-of-concat", split_concat_reductions),
-    Pass("nest-reductions", nest_reductions),
-    Pass("merge-reductions", merge_reductions, changes_sum_terms=True),
+    Pass("exponent-bytes", write_exponents, _has(Cast)),
+    Pass("fold-scales", fold_scales, lambda facts: facts.has_constant_input, fast=True),
+    Pass("forward-select", forward_select, _has(Slice)),
+    Pass("fold-pad-add", fold_pad_add, _has(Pad)),
+    Pass("views", move_views, _has(Slice | Flip | Permute | Reshape)),
+    Pass("conv-transpose", fuse_col2im, _has(Shear | Slice), changes_sum_terms=True),
+    Pass("hoist-broadcast", hoist_broadcast, _has(Contract, Expand)),
+    Pass("reorder-reduction", reorder_reductions, _has(Contract, Reshape)),
+    Pass("gather-to-reduce", gather_to_reduce, _has(Gather)),
+    Pass("reduce-of-concat", split_concat_reductions, _has(Reduce, Concat)),
+    Pass("nest-reductions", nest_reductions, _has(Reduce)),
+    Pass("merge-reductions", merge_reductions, _has(Reduce), changes_sum_terms=True),
     Pass("cse", cse),
     Pass("dce", dce),
-    Pass("split-gated-matmul", split_gated_matmul, last=True),
-    Pass("propagate-layouts", propagate_layouts, last=True),
-    Pass("choose-image-layout", choose_image_layout, last=True),
-    Pass("stencils", mark_packed_stencils, last=True),
-    Pass("round-factors", round_factors, last=True),
-    Pass("sink-operand-views", sink_operand_views, last=True),
-    Pass("sink-slices", sink_slices, last=True),
+    Pass("split-gated-matmul", split_gated_matmul, _has(Contract, Slice), last=True),
+    Pass("propagate-layouts", propagate_layouts, _has_orders, last=True),
+    Pass("choose-image-layout", choose_image_layout, _has(Contract, Window), last=True),
+    Pass("stencils", mark_packed_stencils, _has(Contract), last=True),
+    Pass("round-factors", round_factors, lambda facts: bf16 in facts.dtypes, last=True),
+    Pass("sink-operand-views", sink_operand_views, _has(Loop), last=True),
+    Pass("sink-slices", sink_slices, _has(Contract, Slice), last=True),
 )
 CLEANUP_PASSES = ("canonicalize", "views", "cse", "dce")
 """Passes that run again if a `last` pass changed the graph: those leave views behind elementwise
@@ -148,6 +206,8 @@ def run(
     if graph is not before:
         graph = run_steps(graph, map(find, CLEANUP_PASSES), journal)
     graph = run_steps(graph, [views_behind], journal)
+    if not Facts.of(graph).has(Loop):
+        return graph
     simplified = partial(_simplified, rounding=rounding, sizes=sizes or {}, tiling=tiling)
     return simplify_bodies(graph, simplified)
 
@@ -214,16 +274,19 @@ def find(name: str) -> Pass:
 
 
 def run_steps(graph: Graph, steps: Iterable[Pass], journal: Journal | None = None) -> Graph:
-    """Run each of `steps` once, timed in the journal.
+    """Run each of `steps` that applies once, timed in the journal.
 
     With the knob VERIFY, each result is verified, unless the pass returned its graph unchanged.
     """
     checked = knobs.VERIFY.get()
     verified: Graph | None = None
     count = len(graph.nodes()) if journal is not None else 0
+    facts = Facts.of(graph)
     for step in steps:
         start = perf_counter()
-        new = step.function(graph)
+        new = step.function(graph) if step.applies(facts) else graph
+        if new is not graph:
+            facts = Facts.of(new)
         seconds = perf_counter() - start
         if checked and new is not verified:
             _verify_step(step, graph, new)

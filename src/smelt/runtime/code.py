@@ -55,9 +55,9 @@ _RECENT: OrderedDict[bytes, LoadedKernel] = OrderedDict()
 """Recently used code, oldest first."""
 
 
-def key_of(stem: bytes, form: Variant, streaming: bool) -> bytes:
+def key_of(stem: bytes, variant: Variant, streaming: bool) -> bytes:
     """Return the key of one variant of the kernel that `stem` identifies."""
-    return hashlib.sha256(b"%s\0%d\0%s" % (stem, streaming, form.encode())).digest()
+    return hashlib.sha256(b"%s\0%d\0%s" % (stem, streaming, variant.encode())).digest()
 
 
 def find(key: bytes, journal: Journal) -> LoadedKernel | None:

@@ -201,10 +201,10 @@ class Recipe:
         failed = set[tuple[Variant, bool]]()
 
         def variant(sizes: Mapping[str, int], streaming: bool) -> KernelStep | None:
-            form = select_variant(use.variants, sizes)
-            if form == built.variant and not streaming:
+            variant = select_variant(use.variants, sizes)
+            if variant == built.variant and not streaming:
                 return None
-            code = _find_variant(use, form, streaming, look_up, failed)
+            code = _find_variant(use, variant, streaming, look_up, failed)
             return self._kernel_step(use, code, look_up)
 
         return KernelStep(
@@ -261,7 +261,7 @@ class Recipe:
 
 def _find_variant(
     use: KernelUse,
-    form: Variant,
+    variant: Variant,
     streaming: bool,
     look_up: LookUp,
     failed: set[tuple[Variant, bool]],
@@ -270,7 +270,7 @@ def _find_variant(
 
     A variant in `failed` is not tried again; a new failure is warned of once.
     """
-    *preferred, fallback = dict.fromkeys([(form, streaming), (form, False), ("", False)])
+    *preferred, fallback = dict.fromkeys([(variant, streaming), (variant, False), ("", False)])
     failure: Exception | None = None
     for candidate in preferred:
         if candidate in failed:
@@ -287,7 +287,7 @@ def _find_variant(
     else:
         code = look_up(use, *fallback)
     if failure is not None:
-        warn_fallback(f"a form of kernel {use.name}", failure)
+        warn_fallback(f"a variant of kernel {use.name}", failure)
     return code
 
 

@@ -95,7 +95,7 @@ class Native:
 def native_kernel(kernel: ir.Kernel, isa: str | Target, variant: Variant = "") -> Native:
     """A kernel compiled for an instruction set or a machine, in one of its forms."""
     target = isa if isinstance(isa, Target) else Target.for_isa(isa)  # type: ignore[arg-type]
-    built = build(verify(kernel), target, form=variant)
+    built = build(verify(kernel), target, variant=variant)
     loaded = emulate.load(built.code, [f.symbol for f in built.functions])
     return Native(kernel, target, built, loaded)
 

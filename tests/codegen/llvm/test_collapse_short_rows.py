@@ -417,9 +417,9 @@ def test_a_program_has_two_codes_of_a_kernel_at_most(monkeypatch: pytest.MonkeyP
     """That of the first call's short size, and that of all sizes."""
     emitted: list[str] = []
 
-    def noted(*args: Any, form: str = "", **kwargs: Any) -> Any:
-        emitted.append(form)
-        return emit(*args, form=form, **kwargs)
+    def noted(*args: Any, variant: str = "", **kwargs: Any) -> Any:
+        emitted.append(variant)
+        return emit(*args, variant=variant, **kwargs)
 
     monkeypatch.setattr(build, "emit", noted)
     jitted = sm.jit(lambda x, b: x * b + 11)
@@ -468,9 +468,9 @@ def test_a_short_first_text_has_one_code(monkeypatch: pytest.MonkeyPatch) -> Non
     """Tokens are rows of numbers, and so are few of them."""
     emitted: list[str] = []
 
-    def noted(*args: Any, form: str = "", **kwargs: Any) -> Any:
-        emitted.append(form)
-        return emit(*args, form=form, **kwargs)
+    def noted(*args: Any, variant: str = "", **kwargs: Any) -> Any:
+        emitted.append(variant)
+        return emit(*args, variant=variant, **kwargs)
 
     def program_(x: Any, words: Any) -> Any:
         return sm.exp(x) + 5, words * 2

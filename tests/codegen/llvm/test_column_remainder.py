@@ -77,5 +77,5 @@ def test_every_task_has_columns_of_the_last_or_of_all_others(variant: Form, n: i
 def test_tiles_are_emitted_that_tasks_need(n: int, tiles: int) -> None:
     kernel = lower.run(one_cluster(parse(_text(PLAIN, 300, 64, n))), "eager", {})
     target = Target.for_isa("avx512")
-    text = assembly(emit(kernel, target, form="panels").llvm, target, 2)
+    text = assembly(emit(kernel, target, variant="panels").llvm, target, 2)
     assert len([x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]) == tiles

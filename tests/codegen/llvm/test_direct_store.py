@@ -103,7 +103,7 @@ def test_nearly_whole_tiles_of_small_ones_are_one() -> None:
     """The last vector of a tile has a part, and what it stores goes where it belongs."""
     kernel = fuse(PLACED)
     text = assembly(
-        emit(kernel.kernel, Target.for_isa("avx512"), form="small").llvm,
+        emit(kernel.kernel, Target.for_isa("avx512"), variant="small").llvm,
         Target.for_isa("avx512"),
         2,
     )

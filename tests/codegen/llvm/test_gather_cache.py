@@ -100,6 +100,6 @@ def test_what_is_shared_is_gathered_where_it_begins(isa: str) -> None:
         for variant in {f for f, *_ in kernel.variants if f in ("k_blocked", "small_m", "panels")}:
             schedules = build_schedules(phase, kernel.target, variant)
             nest = schedules[0].nests[0].packs[1]
-            text = emit(kernel.kernel, kernel.target, form=variant).llvm
+            text = emit(kernel.kernel, kernel.target, variant=variant).llvm
             assert (str(NOWHERE) in text) == (code not in ALONE), (variant, code)
             assert (nest.order[0] == nest.vector) == (code == PACKED)

@@ -238,7 +238,7 @@ def test_long_lines_are_multiplied_piece_by_piece(dtype: str) -> None:
 
 def test_pieces_are_as_long_as_the_first_cache_holds() -> None:
     kernel = fuse(matrices("f32", "m,k; n,k -> m,n"))
-    text = str(emit(kernel.kernel, Target.for_isa("avx512"), form="rows").llvm)
+    text = str(emit(kernel.kernel, Target.for_isa("avx512"), variant="rows").llvm)
     assert re.search(r"select +i1 %\S+, i64 1024, i64 256", text)
 
 
@@ -246,7 +246,7 @@ def test_pieces_are_prefetched_some_groups_ahead() -> None:
     """For the second cache: what the first one held of them would leave no room for the rows."""
     kernel = fuse(matrices("f32", "m,k; n,k -> m,n"))
     avx512 = Target.for_isa("avx512")
-    built = emit(kernel.kernel, avx512, form="rows").llvm
+    built = emit(kernel.kernel, avx512, variant="rows").llvm
     loops = [x for x in inner_loops(assembly(built, avx512, 2)) if "prefetch" in x]
     asks = [x for x in loops if len(re.findall("fmadd", x)) == 16]
     assert [x.count("prefetcht1") for x in asks] == [2, 0]  # of eight rows, and of four

@@ -275,7 +275,7 @@ def test_the_inner_loop_stays_in_registers(left: str, right: str, dtype: str) ->
     code = matrices(dtype, f"{left}; {right} -> m,n")
     kernel = lower.run(one_cluster(parse(code)), "eager", {})
     target = Target.for_isa("avx512")
-    text = assembly(emit(kernel, target, form="k_blocked").llvm, target, 2)
+    text = assembly(emit(kernel, target, variant="k_blocked").llvm, target, 2)
     bodies = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (24, 96)]
     assert sorted(len(re.findall("fmadd", x)) for x in bodies) == [24, 96]
     prefetches = {len(re.findall("fmadd", x)): x.count("prefetch") for x in bodies}
@@ -295,7 +295,7 @@ def roomy(isa: str) -> SingleKernel:
     """A product for a machine with so large a second cache, in blocks whatever the sizes."""
     plain = fuse(PLAIN, isa)
     target = replace(plain.target, l2_bytes=ROOMY)
-    built = build(plain.kernel, target, form="k_blocked")
+    built = build(plain.kernel, target, variant="k_blocked")
     loaded = load(built.code, [f.symbol for f in built.functions])
     return replace(plain, target=target, built=built, loaded=loaded, variants=())
 
@@ -347,7 +347,7 @@ def elsewhere(code: str, isa: str, **changed: Any) -> SingleKernel:
     """A kernel in blocks, whatever the sizes, as a machine has it that differs in some fields."""
     plain = fuse(code, isa)
     target = replace(plain.target, **changed)
-    built = build(plain.kernel, target, form="k_blocked")
+    built = build(plain.kernel, target, variant="k_blocked")
     loaded = load(built.code, [f.symbol for f in built.functions])
     return replace(plain, target=target, built=built, loaded=loaded, variants=())
 
@@ -391,7 +391,7 @@ def test_prefetches_of_a_tile_follow_from_the_machine(isa: str) -> None:
     """On a narrow one for its panel, and for the rows that it packs next."""
     plain = fuse(PLAIN, isa)
     texts = [
-        emit(plain.kernel, replace(plain.target, **changed), form="k_blocked").llvm
+        emit(plain.kernel, replace(plain.target, **changed), variant="k_blocked").llvm
         for changed in ({}, few_ways(isa), narrow(isa))
     ]
     open_, copied, few = (text.count("llvm.prefetch") for text in texts)

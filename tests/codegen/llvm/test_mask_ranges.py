@@ -338,7 +338,7 @@ def tables(mask: str, variant: Variant = "") -> int:
     code = Case(
         mask, lambda q, k, v: masked(q, k, v, lambda i, j: eval(mask, {"i": i, "j": j})), SHAPES, ()
     )
-    text = emit(streamed(code)[1], Target.for_isa("avx512"), form=variant).llvm
+    text = emit(streamed(code)[1], Target.for_isa("avx512"), variant=variant).llvm
     return len(re.findall("alloca i64, i64", text))
 
 

@@ -52,7 +52,7 @@ SIZES = (
 
 def test_products_beside_one_another_have_tasks_of_their_own() -> None:
     kernel = fuse(BESIDE, ISAS[0])
-    built = emit(kernel.kernel, kernel.target, form="panels")
+    built = emit(kernel.kernel, kernel.target, variant="panels")
     assert len(built.entries) == 2
     assert len(emit(kernel.kernel, kernel.target).entries) == 1
     least = {"m": UNPACKED.mc + 1, "n": 300, "p": 100, "k": 90}
@@ -135,7 +135,7 @@ def _shared(weights: str, second: str, variant: Variant) -> SingleKernel:
     plain = fuse(SHARED.format(w=weights, second=second), ISAS[0])
     target = replace(plain.target, l1_bytes=32 << 10, cpu="skylake-avx512")
     assert variant in [name for name, *_ in code_variants(plain.kernel, target)]
-    built = build(plain.kernel, target, form=variant)
+    built = build(plain.kernel, target, variant=variant)
     loaded = load(built.code, [f.symbol for f in built.functions])
     return replace(plain, target=target, built=built, loaded=loaded, variants=())
 

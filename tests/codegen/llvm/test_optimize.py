@@ -34,7 +34,7 @@ GRADIENT = """kernel k(a: f32[128], y: f32[256,500], x: f32[4,64,128]) -> z: f32
 @pytest.mark.clock
 def test_passes_take_less_time_than_machine_code() -> None:
     """Numbering values in LLVM took three times as long, over tiles that these sizes never need."""
-    text = emit(parse(GRADIENT), MACHINE, form="tall_skinny").llvm
+    text = emit(parse(GRADIENT), MACHINE, variant="tall_skinny").llvm
     results: list[tuple[float, float]] = []
     with borrowed(MACHINE) as backend:
         for _ in range(3):

@@ -194,7 +194,7 @@ def test_neighbours_are_packed(isa: str, variant: str) -> None:
 def test_bounds_are_tested_once_for_several_positions() -> None:
     kernel = lower.run(one_cluster(parse(SHIFTED)), "eager", {})
     target = Target.for_isa("avx512")
-    text = assembly(emit(kernel, target, form="panels").llvm, target, 2)
+    text = assembly(emit(kernel, target, variant="panels").llvm, target, 2)
     packed = [x for x in inner_loops(text) if "vsubps" in x]
     assert packed and not any(re.search(r"vpcmp\w*w\s", x) for x in packed)
     assert all("prefetch" in x for x in packed), "the next task's line"
@@ -225,7 +225,7 @@ def test_such_rows_are_not_copied() -> None:
     assert select_variant(variants, {"v": 9, "m": 4000, "n": 1000, "k": 500}) == "panels"
     kernel = lower.run(one_cluster(parse(PICKED)), "eager", {})
     target = Target.for_isa("avx512")
-    text = assembly(emit(kernel, target, form="panels").llvm, target, 2)
+    text = assembly(emit(kernel, target, variant="panels").llvm, target, 2)
     bodies = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
     assert len(bodies) == 2, "whole panels, and what has as many vectors of one"
     for body in bodies:
@@ -271,8 +271,8 @@ def test_epilogue_inputs_are_prefetched(after: str) -> None:
     """Twelve rows of two vectors each, before a tile's sums; of what is read late as well."""
     head, spec = "graph f(x: f32[m,k], w: f32[k,n], r: f32[m,n]) {", 'spec="m,k; k,n -> m,n"'
     kernel = forced(f"{head}\n s = contract(x, w) {{{spec}}}\n {after}\n return y\n}}", ISAS[0])
-    text = emit(kernel.kernel, kernel.target, form="panels").llvm
-    plain = emit(fuse(PLAIN, ISAS[0]).kernel, kernel.target, form="panels").llvm
+    text = emit(kernel.kernel, kernel.target, variant="panels").llvm
+    plain = emit(fuse(PLAIN, ISAS[0]).kernel, kernel.target, variant="panels").llvm
     prefetches = [t.count("llvm.prefetch") for t in (text, plain)]
     assert prefetches[0] - prefetches[1] >= 2 * HEIGHT
     assert re.search(rf"and i64 [^,]*, {INTERVAL - 1}\n", text), "at a few positions of many"
@@ -293,7 +293,7 @@ def test_the_inner_loop_stays_in_registers(right: str, dtype: str) -> None:
     """
     kernel = lower.run(one_cluster(parse(matrices(dtype, f"m,k; {right} -> m,n"))), "eager", {})
     target = Target.for_isa("avx512")
-    text = assembly(emit(kernel, target, form="panels").llvm, target, 2)
+    text = assembly(emit(kernel, target, variant="panels").llvm, target, 2)
     bodies = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 24]
     assert len(bodies) == 2, "whole panels, and what has as many vectors of one"
     for body in bodies:

@@ -137,7 +137,7 @@ def test_products_side_by_side_meet_blocks_of_panels(isa):
     for panel, _ in panels(kernel, plain.target, frozenset({"w", "v"})):
         kernel = verify(read_panels(kernel, panel))
     assert select_variant(code_variants(kernel, plain.target), {"m": 400}) == "k_blocked"
-    built = build(kernel, plain.target, form="k_blocked")
+    built = build(kernel, plain.target, variant="k_blocked")
     loaded = load(built.code, [f.symbol for f in built.functions])
     packed_kernel = replace(plain, kernel=kernel, built=built, loaded=loaded, variants=())
     x, z = (rng.integers(-5, 5, (400, 260)).astype("f4") for _ in range(2))
@@ -162,7 +162,7 @@ def test_blocks_of_panels_are_neither_packed_nor_waited_for(isa):
     Tiles hold their sums in registers and prefetch the next block's panels.
     """
     kernel = fuse(source(250, WIDTH[isa]), isa)
-    text = assembly(emit(kernel.kernel, kernel.target, form="k_blocked").llvm, kernel.target, 2)
+    text = assembly(emit(kernel.kernel, kernel.target, variant="k_blocked").llvm, kernel.target, 2)
     tile_size = register_tile(kernel.target, WIDTH[isa] // 2)
     products = UNROLL * tile_size.rows * tile_size.vectors
     multiply = "fmadd" if kernel.target.has("fma") else "mulps"
@@ -173,7 +173,7 @@ def test_blocks_of_panels_are_neither_packed_nor_waited_for(isa):
     rows = {"m": 4000, "k": 500}
     least = PREPACKED_RIGHT.mc * PREPACKED_RIGHT.nc * 4
     assert evaluate(
-        build(kernel.kernel, kernel.target, form="k_blocked").functions[0].scratch, rows
+        build(kernel.kernel, kernel.target, variant="k_blocked").functions[0].scratch, rows
     ) < (least + K_BLOCKED.kc * PREPACKED_RIGHT.nc * 4)
 
 

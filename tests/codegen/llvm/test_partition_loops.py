@@ -135,7 +135,7 @@ def test_many_parts(isa: str, again: bool) -> None:
 
 
 def emitted(layout: str, variant: str) -> str:
-    return str(emit(fuse(graph(layout)).kernel, Target.for_isa("avx512"), form=variant))  # type: ignore[arg-type]
+    return str(emit(fuse(graph(layout)).kernel, Target.for_isa("avx512"), variant=variant))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("variant", ["", "tall_skinny"])

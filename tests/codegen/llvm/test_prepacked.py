@@ -37,7 +37,7 @@ def test_form_follows_from_sizes() -> None:
     assert select_variant(kernel.variants, {**least, "n": 24, "k": 1 << 14}) == ""  # no whole panel
     assert select_variant(kernel.variants, {**least, "n": 128}) == ""  # small enough as it lies
     assert select_variant(kernel.variants, {**least, "k": PREPACKED // 512 + 1}) == ""
-    first, second = emit(kernel.kernel, kernel.target, form="packed").entries
+    first, second = emit(kernel.kernel, kernel.target, variant="packed").entries
     assert "pack" in first.symbol
     assert second.symbol == "k0"
 

@@ -68,7 +68,7 @@ def test_addresses_stay_in_registers(cpu: str, variant: Variant) -> None:
 
 def _tile(code: str, target: Target, variant: Variant, count: int) -> str:
     """The loop of so many multiply-adds."""
-    text = assembly(emit(parse(code), target, form=variant).llvm, target, 2)
+    text = assembly(emit(parse(code), target, variant=variant).llvm, target, 2)
     (loop, *_) = [x for x in inner_loops(text) if len(re.findall("vfmadd", x)) == count]
     return loop
 

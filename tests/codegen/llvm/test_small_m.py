@@ -214,7 +214,7 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
     """
     kernel = lower.run(one_cluster(parse(matrices(dtype, "m,k; k,n -> m,n"))), "eager", {})
     text = assembly(
-        emit(kernel, Target.for_isa("avx512"), form="small_m").llvm, Target.for_isa("avx512"), 2
+        emit(kernel, Target.for_isa("avx512"), variant="small_m").llvm, Target.for_isa("avx512"), 2
     )
     loops = {
         n: [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == n] for n in (24, 96)
@@ -238,7 +238,7 @@ def test_sums_of_transposed_products_stay_in_registers(shapes: str) -> None:
     code = f'graph f({shapes}) {{\n s = contract(x, w) {{spec="m,k; n,k -> m,n"}}\n return s\n}}'
     kernel = lower.run(one_cluster(parse(code)), "eager", {})
     text = assembly(
-        emit(kernel, Target.for_isa("avx512"), form="small_m").llvm, Target.for_isa("avx512"), 2
+        emit(kernel, Target.for_isa("avx512"), variant="small_m").llvm, Target.for_isa("avx512"), 2
     )
     loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) == 48]
     spilled = r"(?m)zmm\d+, -?\d*\(%rsp|-?\d*\(%rsp\), %zmm"

@@ -167,7 +167,7 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
     """Two positions at once, and two lines that are asked for: no sum leaves its register."""
     kernel = lower.run(one_cluster(parse(matrices(dtype, "m,k; n,k -> m,n"))), "eager", {})
     text = assembly(
-        emit(kernel, Target.for_isa("avx512"), form="small_m").llvm, Target.for_isa("avx512"), 2
+        emit(kernel, Target.for_isa("avx512"), variant="small_m").llvm, Target.for_isa("avx512"), 2
     )
     loops = [x for x in inner_loops(text) if len(re.findall("fmadd", x)) in (12, 24, 48)]
     assert sorted(len(re.findall("fmadd", x)) for x in loops) == [12, 24, 24, 48]
@@ -180,7 +180,7 @@ def test_inner_loops_stay_in_registers(dtype: str) -> None:
 def test_tiles_are_transposed_in_place_of_lane_inserts() -> None:
     """Shuffles whose operands are constants alone, in two halves that LLVM looks at one by one."""
     kernel = lower.run(one_cluster(parse(matrices("f32", "m,k; n,k -> m,n"))), "eager", {})
-    text = emit(kernel, Target.for_isa("avx512"), form="small_m").llvm
+    text = emit(kernel, Target.for_isa("avx512"), variant="small_m").llvm
     code = assembly(text, Target.for_isa("avx512"), 2)
     assert len(re.findall("vunpck[lh]p[sd]", code)) >= 32
     assert not re.search("vperm[it]2p", code)

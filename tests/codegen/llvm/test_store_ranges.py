@@ -200,7 +200,7 @@ def test_ranges_are_little_code(variant: str) -> None:
     for parts in (1, 2, 8):
         cluster = one_cluster(parse(_cut(parts)))
         kernel = lower.run(cluster, "eager", {"m": 512, "k": 256, "n": 256})
-        lines[parts] = build(kernel, target, form=variant).ir_size
+        lines[parts] = build(kernel, target, variant=variant).ir_size
     print(variant, lines)
     assert lines[8] - lines[2] < 6 * 450
     assert lines[2] < 1.6 * lines[1]

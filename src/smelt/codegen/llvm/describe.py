@@ -49,8 +49,6 @@ from smelt.loop.text_print import body_lines, head_text
 from smelt.machine.target import Target
 from smelt.types.expr import Index, build, evaluate, sizes_of, terms_of, text
 
-__all__ = ["condition", "schedule_text"]
-
 
 def schedule_text(
     kernel: Kernel, target: Target, variants: Variants, sizes: Mapping[str, int] | None = None

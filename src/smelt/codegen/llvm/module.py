@@ -129,14 +129,14 @@ def _contraction_variants(
             yield Candidate("small", small)
         yield Candidate("", ())
         return
-    forms: list[tuple[Variant, SizeLimits, list[Contraction]]] = [("", (), s.blocked)]
+    variants: list[tuple[Variant, SizeLimits, list[Contraction]]] = [("", (), s.blocked)]
     if small is not None:
         depths = tuple((s.phase.axes[c.k], UNPACKED.kc) for c in s.blocked)
-        forms.insert(0, ("small", depths, [as_small(c, target) for c in s.blocked]))
-    for form, limits, plans in forms:
+        variants.insert(0, ("small", depths, [as_small(c, target) for c in s.blocked]))
+    for variant, limits, plans in variants:
         if is_satisfiable(limits):
             costs = (contraction_cost(c, s.phase, plans, epilogue, target) for c in plans)
-            yield Candidate(form, tuple(dict.fromkeys(limits)), tuple(costs))
+            yield Candidate(variant, tuple(dict.fromkeys(limits)), tuple(costs))
 
 
 def _common(parts: Sequence[_Numbered]) -> _Numbered:
@@ -179,15 +179,15 @@ def sizes_in_code(kernel: Kernel, names: Collection[str]) -> set[str]:
 
 
 def emit(
-    kernel: Kernel, target: Target, *, streaming: bool = False, form: Variant = ""
+    kernel: Kernel, target: Target, *, streaming: bool = False, variant: Variant = ""
 ) -> Artifact:
     """Emit the artifact of a kernel; with `streaming`, by non-temporal stores of full lines.
 
     Raises UnsupportedError for what this back end cannot run.
     """
-    packed = form == "packed"
-    source, form = (packed_program(kernel, target), "") if packed else (program(kernel), form)
-    schedules = [s for p in source.phases for s in build_schedules(p, target, form)]
+    packed = variant == "packed"
+    source, variant = (packed_program(kernel, target), "") if packed else (program(kernel), variant)
+    schedules = [s for p in source.phases for s in build_schedules(p, target, variant)]
     words: ArgumentOrder = argument_order(source, schedules)
     module = ir.Module(kernel.name)
     entries: list[Entry] = []

@@ -17,7 +17,7 @@ from smelt.codegen.llvm.access.prefetch import next_block, share_start
 from smelt.codegen.llvm.instructions.reductions import PlainAccumulator
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StateRead, accesses_of
-from smelt.codegen.llvm.lower_to_loop import Key, Lowering, identifier, lower_nest
+from smelt.codegen.llvm.lower_nest import Key, Lowering, identifier, lower_nest
 from smelt.codegen.llvm.nests.environment import Environment, LateStore, RowShare
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.print_loops import LoopPrinter
@@ -235,6 +235,3 @@ class _NestLowering(Lowering):
         assert isinstance(position, Expr) and is_short(position)
         (name,) = (a.name for a in atoms(position))
         return axis(name, self.index(atom.extent))
-
-
-__all__ = ["run_as_loops"]

@@ -142,6 +142,3 @@ def _helps(kernel: Kernel, panel: Panel, target: Target) -> bool:
         if (access := plain_load(c.operand.item)) and access.buffer == panel.param
     ]
     return bool(plans) and all(c.operand.is_prepacked for c in plans)
-
-
-__all__ = ["prepackable_panels"]

@@ -104,6 +104,3 @@ def _packing_kernel(kernel: k.Kernel, panel: Panel, name: str, title: str) -> k.
     store = k.Store(name, tuple(a.index for a in axes), k.Load(source.name, tuple(index), zero))
     grid = tuple(k.Block(a.name, 1) for a in axes)
     return k.Kernel(title, (source,), (panels_param,), axes, grid, (store,), facts=kernel.facts)
-
-
-__all__ = ["packed_limits", "packed_program"]

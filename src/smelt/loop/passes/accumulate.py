@@ -189,7 +189,7 @@ class _Accumulate(ThreadState):
         elif c.mode == "two_sum":
             new = self._two_sum(value, old, self.state[c.name, 1], out)
         else:
-            new = (ir.apply(COMBINES[c.combine].scalar, value, old),)
+            new = (ir.Apply(COMBINES[c.combine].scalar, (value, old)),)
         for k, v in enumerate(new):
             kept = ir.Apply("select", (ir.Prefix(1, lanes), v, self.state[c.name, k]))
             out += self.assign((c.name, k), kept if partial else v)

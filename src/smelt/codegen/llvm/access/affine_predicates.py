@@ -82,6 +82,3 @@ def compare_lanes(env: Environment, item: Item, scope: Scope) -> Value | None:
     return b.icmp_signed(
         "<=" if step < 0 else ">=", lane_numbers, splat(b, b.trunc(edge, I32), lanes)
     )
-
-
-__all__ = ["compare_lanes", "gap_of"]

@@ -98,6 +98,3 @@ def read_cached(
 
 def _nth(b: ir.IRBuilder, first: Value, nth: Value, kind: ir.Type) -> Value:
     return b.gep(first, [nth], source_etype=kind)
-
-
-__all__ = ["CachedGather", "cache_gathers", "read_cached"]

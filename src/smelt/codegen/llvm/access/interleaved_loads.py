@@ -16,13 +16,13 @@ from smelt.codegen.llvm.access.memory import (
     FARTHEST_STEP,
     element_address,
     intrinsic,
-    lane_numbers,
     opaque_mask,
     prefetch,
 )
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE, PREFETCH_BYTES
 from smelt.codegen.llvm.instructions.indexing import I64
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, Load
 from smelt.codegen.llvm.nests.environment import Environment, InterleavedLoads, LoadGroup
@@ -191,14 +191,3 @@ def _load_piece(
         kind,
         [at, I32(dtype.itemsize), part, ir.Constant(kind, None)],
     )
-
-
-__all__ = [
-    "InterleavedLoads",
-    "LoadGroup",
-    "constant_term",
-    "group_loads",
-    "is_dense",
-    "load_strided",
-    "read_group",
-]

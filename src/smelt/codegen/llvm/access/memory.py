@@ -289,22 +289,3 @@ def store_scalar(
         return
     with b.if_then(condition):
         b.store(raw, address, align=dtype.itemsize)
-
-
-__all__ = [
-    "FARTHEST_STEP",
-    "I64",
-    "any_lane",
-    "element_address",
-    "gather",
-    "intrinsic",
-    "lane_numbers",
-    "lanes_between",
-    "load_scalar",
-    "load_vector",
-    "prefetch",
-    "scatter",
-    "store_interleaved",
-    "store_scalar",
-    "store_vector",
-]

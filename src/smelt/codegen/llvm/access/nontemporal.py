@@ -196,6 +196,3 @@ def _nontemporal_stores(env: Environment, step: int) -> list[Access]:
         for a in stores
     )
     return stores if env.frame.streaming and are_full_lines and not env.nest.reductions else []
-
-
-__all__ = ["align_peel", "main_loop", "prefetch_for_write"]

@@ -14,12 +14,12 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
     intrinsic,
-    lane_numbers,
     opaque_mask,
     prefetch,
 )
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.instructions.tables import LINE, table
 from smelt.codegen.llvm.loopir.items import Access
@@ -339,14 +339,3 @@ def _table_row(b: ir.IRBuilder, values: tuple[int, ...], at: Value, lanes: int) 
         return ir.Constant(ir.VectorType(I32, lanes), list(constants))
     address = b.gep(table(b, values, I32), [at], source_etype=I32)
     return b.load(address, typ=ir.VectorType(I32, lanes), align=4)
-
-
-__all__ = [
-    "can_permute",
-    "can_permute_one",
-    "lane_index",
-    "lane_limits",
-    "lane_test",
-    "permuted_lanes",
-    "read_permuted",
-]

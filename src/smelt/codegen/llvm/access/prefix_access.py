@@ -142,6 +142,3 @@ def _phi(b: ir.IRBuilder, *incoming: tuple[Value, ir.Block]) -> Value:
     for value, block in incoming:
         phi.add_incoming(value, block)
     return phi
-
-
-__all__ = ["load_first", "prefix_of", "store_first"]

@@ -8,7 +8,6 @@ from smelt.codegen.llvm.access.memory import (
     FARTHEST_STEP,
     element_address,
     gather,
-    lane_numbers,
     load_scalar,
     load_vector,
 )
@@ -17,6 +16,7 @@ from smelt.codegen.llvm.access.prefetch import PREFETCH_BYTES, prefetch_ahead, p
 from smelt.codegen.llvm.access.proven_bounds import LaneBounds, inside_limits
 from smelt.codegen.llvm.instructions.indexing import iota, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.instructions.tables import pick_from
 from smelt.codegen.llvm.loopir.items import Access, Item
@@ -114,6 +114,3 @@ def and_masks(b: ir.IRBuilder, first: Value | None, second: Value | None) -> Val
     if first is None or second is None:
         return second if first is None else first
     return b.and_(first, second)
-
-
-__all__ = ["and_masks", "lane_offsets", "read_lanes", "read_pairs"]

@@ -151,14 +151,3 @@ def advance_counter(b: ir.IRBuilder, k: LoopCounter) -> Value:
     for phi, following in k.derived.values():
         phi.add_incoming(following(phi), b.block)
     return after
-
-
-__all__ = [
-    "LoopCounter",
-    "advance_counter",
-    "emit_loop",
-    "multiple_of_counter",
-    "row_addresses",
-    "start_counter",
-    "step_address",
-]

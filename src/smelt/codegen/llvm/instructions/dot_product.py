@@ -355,22 +355,3 @@ def _call(b: Any, name: str, result: Any, args: list[Value]) -> Value:
     if function is None:
         function = ir.Function(b.module, ir.FunctionType(result, [a.type for a in args]), name)
     return b.call(function, args)
-
-
-__all__ = [
-    "BF16_DOT",
-    "I16_DOT",
-    "SIGN_BITS",
-    "DotInstruction",
-    "as_units",
-    "choose_dot_instruction",
-    "dot_step",
-    "flip_sign",
-    "has_square_step",
-    "interleave_rows",
-    "ones",
-    "pack_pairs",
-    "square_step",
-    "to_packed_bits",
-    "word_dot",
-]

@@ -81,6 +81,3 @@ def _row_starts(lanes: int, block: int, width: int) -> list[int]:
         for source in (0, lanes)
         for k in range(source + at, source + at + block, width)
     ]
-
-
-__all__ = ["SHUFFLE_BYTES", "reduce_rows", "row_order"]

@@ -94,6 +94,3 @@ def _permutes_lanes(x: Item, a: str, n: str, lane_in_group: Index) -> bool:
     stride = coefficient(substitute(offset, {a: lane_in_group}), n)
     fixed = not any({a, n} & {*axes_of(e)} for e in limits) and not x.access.positions
     return fixed and stride is not None and stride == coefficient(offset, a)
-
-
-__all__ = ["find_mixing_axis", "merge_groups"]

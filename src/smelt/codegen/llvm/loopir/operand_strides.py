@@ -8,8 +8,6 @@ from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, axes_of
 
-__all__ = ["contiguous_axis", "is_strided_load"]
-
 
 def contiguous_axis(x: Item, axes: tuple[str, ...]) -> str:
     """Return the axis along which most of a value's loads have stride 1.

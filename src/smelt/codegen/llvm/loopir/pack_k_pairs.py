@@ -113,6 +113,3 @@ def fixed_loads(pair: Sequence[Item]) -> tuple[Access, Access] | None:
     if len(accesses) < 2 or accesses[0].positions:
         return None
     return accesses[0], accesses[1]
-
-
-__all__ = ["contiguous_pair", "fixed_loads", "pack_operand_pair", "pack_pairs"]

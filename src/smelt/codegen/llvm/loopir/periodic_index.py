@@ -24,8 +24,6 @@ from math import lcm
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Atom, Expr, Index, add, atoms, axes_of, substitute, terms_of
 
-__all__ = ["MAX_PERIOD", "PeriodicIndex", "find_period"]
-
 _KINDS = ("axis", "//", "%")
 """Kinds of atoms in a periodic term."""
 MAX_PERIOD = 64

@@ -29,8 +29,6 @@ from smelt.codegen.llvm.loopir.items import (
 from smelt.types.dtype import DType
 from smelt.types.expr import Index
 
-__all__ = ["Draft", "rebuild"]
-
 Same = TypeVar("Same", bound=Item)
 
 

@@ -201,6 +201,3 @@ def _carry(sums: ssa.Reduction, result: DType, name: str, region: Region, time: 
     rounded = ssa.Cast((last,), axes, result, result, time=time + 2)
     updates = StateUpdate(state, first, time), StateUpdate(state, new, time + 1)
     return _Carried(first, old, new, (last,) if result == dtype else (last, rounded), updates)
-
-
-__all__ = ["block_rows"]

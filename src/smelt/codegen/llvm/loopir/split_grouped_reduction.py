@@ -43,8 +43,6 @@ from smelt.types.expr import (
     product,
 )
 
-__all__ = ["split_grouped_kernel"]
-
 POINTWISE_VALUES = (k.Const, k.Ref, k.IndexValue, k.Load, k.Apply, k.Cast)
 """Values that may be computed in any of the kernels."""
 MIN_REDUCED_ROWS = 32

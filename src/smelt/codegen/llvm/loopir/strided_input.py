@@ -136,6 +136,3 @@ def _bounds(
             return None
         checks[column_numbers[0]].append((low, n))
     return tuple(map(tuple, checks))
-
-
-__all__ = ["StridedRows", "rows_in_place", "transposable_rows"]

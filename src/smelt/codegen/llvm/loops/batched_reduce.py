@@ -132,6 +132,3 @@ def _finish_batch(
         offset = b.add(b.sub(first, env.start(item, env.s.materialised[item][0])), number(k))
         address = element_address(b, env.storage.at[item, 0], offset, memory)
         store_vector(m, address, value, memory, None)
-
-
-__all__ = ["RowBatch", "batchable_rows", "run_batched"]

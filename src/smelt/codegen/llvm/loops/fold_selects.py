@@ -44,6 +44,3 @@ def _truth(item: Item, at: Mapping[str, Index]) -> bool | None:
     if None in parts:
         return None
     return bool(SCALARS[item.op].numpy(*map(np.bool_, parts)))
-
-
-__all__ = ["selected_side"]

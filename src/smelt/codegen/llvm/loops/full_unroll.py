@@ -95,6 +95,3 @@ def tail_mask(env: Environment, high: Value, position: Value, count: int) -> Val
     if env.nest.stores and env.frame.target.facts.has_mask_registers:
         left = opaque(b, left)
     return lanes_before_end(b, left, count)
-
-
-__all__ = ["is_fully_unrolled", "is_single_block", "tail_mask", "vectors_of"]

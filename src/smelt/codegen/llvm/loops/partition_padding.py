@@ -105,6 +105,3 @@ def interior_range(
             end = b.select(b.icmp_signed("<", offset, number(0)), low, b.add(last_gap, number(1)))
             last = b.select(b.icmp_signed("<", end, last), end, last)
     return first, last
-
-
-__all__ = ["has_small_step", "interior_range", "run_padded_row"]

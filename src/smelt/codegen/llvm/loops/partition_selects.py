@@ -214,6 +214,3 @@ def combine_answers(op: str, args: Sequence[bool | None]) -> bool | None:
     rule = SCALARS[op].numpy
     results = {bool(rule(*(np.array(a) for a in chosen))) for chosen in cases(*choices)}
     return results.pop() if len(results) == 1 else None
-
-
-__all__ = ["MAX_CUTS", "conditions", "is_split", "partition_axis_at_most"]

@@ -192,6 +192,3 @@ def _alignments(env: Environment, nest: Nest) -> Iterator[Value]:
         yield b.ptrtoint(element_address(b, base, at, dtype), I64)
         for step in _outer_strides(access, nest) or ():
             yield b.mul(env.index(step, env.top), number(dtype.itemsize))
-
-
-__all__ = ["StorePipeline", "can_pipeline_store"]

@@ -346,6 +346,3 @@ def _are_interleaved(group: list[StoreItem], step: int) -> bool:
     first = group[0].access.offset
     distances = [sub(s.access.offset, first) for s in group]
     return step > 1 and distances == [*range(step)] and not any(s.where for s in group)
-
-
-__all__ = ["shares_costly", "short_row", "store_interleaved_columns", "unroll_columns"]

@@ -49,6 +49,3 @@ def run_tail(
     env.loop(
         middle, high, step, at(step, True, alignment) if is_single_vector else run_half_or_full
     )
-
-
-__all__ = ["run_tail"]

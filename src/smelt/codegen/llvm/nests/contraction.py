@@ -27,8 +27,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i32
 from smelt.types.expr import Index, floordiv, maximum, mul
 
-__all__ = ["SKEW", "Contraction"]
-
 SKEW = 16
 """Elements between packed rows of the left operand beyond its depth, against cache set
 conflicts."""

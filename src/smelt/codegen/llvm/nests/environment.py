@@ -45,23 +45,6 @@ from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Atom, Index, atoms
 
-__all__ = [
-    "AxisRanges",
-    "CachedGather",
-    "DirectStores",
-    "Environment",
-    "Frame",
-    "InterleavedLoads",
-    "LateStore",
-    "LoadGroup",
-    "RangeStoreTarget",
-    "Reductions",
-    "RowBatch",
-    "RowShare",
-    "Settings",
-    "VectorPacker",
-]
-
 Value = ir.Value
 AxisRanges = Mapping[str, tuple[Value, Value]]
 

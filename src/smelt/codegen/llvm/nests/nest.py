@@ -24,8 +24,6 @@ from smelt.codegen.llvm.nests.products import Products
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index
 
-__all__ = ["Nest", "Schedule", "Stage"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:

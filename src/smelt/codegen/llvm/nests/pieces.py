@@ -7,8 +7,6 @@ from smelt.kernel.bounds import Facts
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index
 
-__all__ = ["Limit", "Piece"]
-
 Limit = tuple[Index, Index]
 """A bounds check: an index, and the extent that it must be below."""
 

@@ -19,27 +19,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, floordiv
 
-__all__ = [
-    "IN_PLACE",
-    "LEFT_PART",
-    "OUTPUT_STAGE_PART",
-    "RIGHT_PART",
-    "RUNS_PART",
-    "SUMS_PART",
-    "TABLE_PART",
-    "Driver",
-    "PackedPlan",
-    "PanelOperand",
-    "PlanDefaults",
-    "PlanNotes",
-    "ProductPlan",
-    "ScratchArray",
-    "TileStores",
-    "Variants",
-    "packed_panels",
-    "tile_cycles",
-]
-
 LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART, RUNS_PART = 300, 301, 302, 303, 304
 """Arrays in scratch: packed operands, tables of offsets, sums, and runs."""
 OUTPUT_STAGE_PART = 400

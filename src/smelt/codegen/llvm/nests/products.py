@@ -15,8 +15,6 @@ from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.product_plan import PackedPlan, ProductPlan
 
-__all__ = ["Products", "renewed"]
-
 Plan = TypeVar("Plan", bound=ProductPlan)
 
 

@@ -13,8 +13,6 @@ from smelt.machine.blocks import ROW_MULTIPLE
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
 
-__all__ = ["Tile", "in_place_tile", "register_tile", "short_row_tiles", "tile_heights"]
-
 
 @dataclass(frozen=True, slots=True)
 class Tile:

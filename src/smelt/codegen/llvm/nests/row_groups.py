@@ -13,8 +13,6 @@ from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.python.dataclass import dataclass
 
-__all__ = ["RowGroupRanges", "RowGroups"]
-
 
 @dataclass(frozen=True, eq=False)
 class RowGroups:

@@ -20,8 +20,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, add, floordiv, mul, product, sub
 
-__all__ = ["Key", "Storage"]
-
 Value = ir.Value
 Key = tuple[Item | StreamState, int]
 

@@ -219,6 +219,3 @@ class _Tiles:
         b = self.b
         row_address = element_address(b, base, b.mul(row, row_bytes), i8)
         return element_address(b, row_address, unit, i32)
-
-
-__all__ = ["PANEL_COLUMNS", "multiply", "panel_offsets", "rows_load_well"]

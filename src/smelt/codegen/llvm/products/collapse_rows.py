@@ -108,6 +108,3 @@ def _is_dense(env: Environment, item: Item, axes: tuple[str, ...]) -> bool:
     outer, *inner = axes
     has_full_extents = all(env.storage.extent(item, a) == env.s.phase.axes[a] for a in inner)
     return item_axes[-len(axes) :] == (outer, *inner) and has_full_extents
-
-
-__all__ = ["run_collapsed"]

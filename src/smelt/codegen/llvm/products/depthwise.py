@@ -339,6 +339,3 @@ def _position(number: int, extents: Sequence[int]) -> list[int]:
         number, at = divmod(number, n)
         position.insert(0, at)
     return position
-
-
-__all__ = ["Depthwise"]

@@ -321,6 +321,3 @@ class DepthwiseTile:
                 newest = at - places[used[-1]]
                 sums[newest] = pin_order(b, self.target, sums[newest])
         return sums
-
-
-__all__ = ["ENTRIES", "Epilogue", "InPlace", "Packed", "Source", "tile_function"]

@@ -132,6 +132,3 @@ def packed_row_offset(packer: Packer, starts: dict[str, Value], outer: Sequence[
         position = b.sub(packer.env.ranges[a][0], starts[a])
         total = b.add(total, b.mul(position, packer.packed_right_strides[a]))
     return total
-
-
-__all__ = ["fused_depthwise", "pack_by_rows"]

@@ -298,6 +298,3 @@ def _writes_rows(store: StoreItem, c: ProductPlan) -> bool:
         return False
     steps = [coefficient(offset, a) for a in (*c.row_axes, c.n)]
     return coefficient(offset, c.result_axis) == 1 and None not in steps
-
-
-__all__ = ["DirectStores", "stored_products"]

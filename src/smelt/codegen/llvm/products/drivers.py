@@ -25,8 +25,6 @@ from smelt.codegen.llvm.products.implicit_gemm_nchw import ImplicitGemmNchw
 from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
 from smelt.codegen.llvm.products.small_m_swapped import SmallMSwappedGemm
 
-__all__ = ["DRIVERS", "ProductDriver", "driver_of"]
-
 
 class ProductDriver(VectorPacker, Protocol):
     """Emits one product of a task."""

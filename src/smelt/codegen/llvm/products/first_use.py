@@ -124,6 +124,3 @@ class FirstUse:
         for line in range(min(step, PREFETCH_GROUP)):
             address = b.add(at, number(line * CACHE_LINE)) if line else at
             prefetch(b, b.gep(start, [address], source_etype=ir.IntType(8)), near=True)
-
-
-__all__ = ["UNROLL", "FirstUse"]

@@ -310,6 +310,3 @@ class FusedEpilogue(FusedGemmPacker):
                 PrefetchStream(b, first, step, shape, near=not rows_ahead, written=written)
             )
         return streams
-
-
-__all__ = ["Columns", "FusedEpilogue", "Part", "mask_of_last"]

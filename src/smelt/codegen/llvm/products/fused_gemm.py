@@ -759,6 +759,3 @@ def prefetch_runs(
     for first, length in targets:
         ahead = b.minimum(b.mul(k, number(CACHE_LINE // step)), length)
         prefetch(b, b.gep(first, [ahead], source_etype=ir.IntType(8)))
-
-
-__all__ = ["FusedGemm"]

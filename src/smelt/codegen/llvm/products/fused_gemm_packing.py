@@ -344,6 +344,3 @@ def apply_casts(m: LLVMMachine, value: Value, item: Item) -> Value:
         return value
     (arg,) = item.args
     return convert(m, apply_casts(m, value, arg), arg.dtype, item.dtype)
-
-
-__all__ = ["FusedGemmPacker", "apply_casts", "conversions"]

@@ -630,6 +630,3 @@ class Gemv:
             place = self.b.alloca(start.type)
         self.b.store(start, place)
         return place
-
-
-__all__ = ["Gemv"]

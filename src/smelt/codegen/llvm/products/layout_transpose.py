@@ -247,13 +247,3 @@ tile pixels(p: out {packed}[], x: {stored}[]; channels, stride, spare, {axes})
 {indent}      p[{to} + r] = x[{source}at + k + min(r, channels - 1)*stride | k < end{row} - at]
 """).funcs
     return hoist_offsets(transpose_tile(func, "r", "k"))
-
-
-__all__ = [
-    "channel_planes",
-    "pack_nchw",
-    "pack_pixel_rows",
-    "pixel_rows",
-    "store_channel_rows",
-    "store_nchw",
-]

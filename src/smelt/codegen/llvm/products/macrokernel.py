@@ -753,6 +753,3 @@ class Macrokernel:
         unit = place.unit or place.dtype
         left = (splat(b, load_scalar(scalar, at, unit, None), lanes) for at in rows)
         return rank_one_update(multiply_add(m, self.c.item, self.c.group), left, across, totals)
-
-
-__all__ = ["Macrokernel", "OperandLayout"]

@@ -77,6 +77,3 @@ def copy(lanes: int, stored: DType, *types: DType) -> Func:
   each i in 0 .. n
     p[i] = {value}""").funcs
     return vectorize(func, "i", lanes, "mask")
-
-
-__all__ = ["clear", "clear_elements", "clear_panel_tail", "copy", "copy_elements", "panel_tail"]

@@ -150,6 +150,3 @@ class _Tile:
             for i in range(tile.rows)
         )
         return rank_one_update(multiply_add(self.m, c.item), pixels, across, sums)
-
-
-__all__ = ["BIT", "ENTRY_WORDS", "tile_function", "tile_type"]

@@ -75,6 +75,3 @@ def masked_vector_loop(
         put(at, lanes_before_end(b, b.sub(high, at), wide))
 
     env.loop(low, high, wide, masked)
-
-
-__all__ = ["load_rows", "masked_vector_loop", "row_scopes", "vector_loop"]

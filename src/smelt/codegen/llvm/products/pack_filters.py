@@ -230,13 +230,3 @@ tile pairs(p: out i16[], w: i16[]; rows, stride, complete, all)
 {pair("k", f"w[m*stride + k*{2 * taps} + {{}}{{}}")}
 {f"    for j in complete .. all{last}" if odd else ""}""").funcs
     return hoist_offsets(func)
-
-
-__all__ = [
-    "TransposedFilterPacker",
-    "pack_filter_pairs",
-    "pair_loads",
-    "pair_rows",
-    "panel_rows",
-    "run_tile",
-]

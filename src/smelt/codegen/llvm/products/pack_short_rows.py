@@ -177,6 +177,3 @@ def _emit_inside_and_outside(
             emit_rows(first, last, {})
 
     env.loop(number(0), number(2), 1, side)
-
-
-__all__ = ["emit_short_rows", "for_each_row_length"]

@@ -115,6 +115,3 @@ class VnniPacker:
                 self._store(b.add(at, number(t * self.group.count)), n, column)
 
         vector_loop(self.env, self.k, self.wide, put)
-
-
-__all__ = ["VnniPacker", "panel_units"]

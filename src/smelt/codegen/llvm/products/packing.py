@@ -180,6 +180,3 @@ def panel_offset(b: ir.IRBuilder, width: int, depth: Value, k: Value, column: Va
     inside = b.and_(column, number(width - 1))
     panel = b.mul(b.sub(column, inside), depth)
     return b.add(b.add(panel, b.mul(k, number(width))), inside)
-
-
-__all__ = ["Packer", "panel_offset"]

@@ -139,6 +139,3 @@ def _common_facts(first: Piece, second: Piece, unit: int) -> Piece | None:
         return None
     both = {c: a for c, a in first.taken.items() if second.taken.get(c) is a}
     return Piece(None, (), both, first.limits & second.limits)
-
-
-__all__ = ["SegmentedAxis", "for_each_segment", "segment_axes"]

@@ -31,17 +31,6 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.loopir.items import Item, KPair
 
-__all__ = [
-    "MultiplyAdd",
-    "exchange_halves",
-    "fma_step",
-    "interleave_positions",
-    "multiply_add",
-    "pair_rows",
-    "rank_one_update",
-    "square_update",
-]
-
 Value = ir.Value
 _I64 = ir.IntType(64)
 _HALVES = (lane_numbers([0, 1, 4, 5]), lane_numbers([2, 3, 6, 7]))

@@ -109,6 +109,3 @@ class PaddingTaps:
         count = b.udiv(b.add(columns, number(lanes - 1)), number(lanes))
         (total,) = reduction_loop(b, (number(0), count), 1, add_vector, [zero])
         return any_lane(b, b.fcmp_unordered("uno", total, total))
-
-
-__all__ = ["PaddingTaps"]

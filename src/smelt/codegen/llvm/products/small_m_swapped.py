@@ -292,6 +292,3 @@ class _Tile:
                     store_vector(
                         self.m, element_address(b, self.f.args[0], at, dtype), row, dtype, None
                     )
-
-
-__all__ = ["SmallMSwappedGemm"]

@@ -134,6 +134,3 @@ class OutputRanges:
             ]
             with env.within(accesses=accesses, range_targets=targets):
                 run(i)
-
-
-__all__ = ["OutputRanges", "SelectedOutputs"]

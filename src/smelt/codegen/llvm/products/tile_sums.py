@@ -26,18 +26,6 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, i16, i32
 from smelt.types.expr import Index
 
-__all__ = [
-    "Masks",
-    "RoundedOutput",
-    "TileTarget",
-    "add_previous_blocks",
-    "fits_one_run",
-    "row_offset",
-    "store_tile",
-    "strided_rows",
-    "sum_in_runs",
-]
-
 Value = ir.Value
 
 

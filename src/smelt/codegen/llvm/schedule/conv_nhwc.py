@@ -479,16 +479,6 @@ class NhwcConvPlan(PlanDefaults):
         return maximum(fitting, 1)
 
 
-__all__ = [
-    "ImageRows",
-    "NhwcConvPlan",
-    "are_weights_prepacked",
-    "find_image_rows",
-    "nhwc_tile",
-    "tiles_end_with_rows",
-]
-
-
 def contiguous_filters(c: NhwcConvPlan) -> Access | None:
     """Return the load of a plan's filters if contiguous over taps and `depth`.
 

@@ -534,12 +534,3 @@ def _plan_for_sides(
 
 def _constant_or_many(e: Index) -> int:
     return e if isinstance(e, int) else MAX_WINDOW_TAPS + 1
-
-
-__all__ = [
-    "TRANSPOSED_VARIANT",
-    "DepthwisePlan",
-    "plan_depthwise",
-    "plan_depthwise_in_place",
-    "transposed_variants",
-]

@@ -75,6 +75,3 @@ def _dependencies_except(root: Item, last: Item) -> set[Item]:
         seen.update(new_args)
         pending += new_args
     return seen
-
-
-__all__ = ["plan_depthwise_separable"]

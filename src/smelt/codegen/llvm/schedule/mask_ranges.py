@@ -399,15 +399,3 @@ def _min(b: ir.IRBuilder, x: Value, y: Value) -> Value:
 
 def _max(b: ir.IRBuilder, x: Value, y: Value) -> Value:
     return b.select(b.icmp_signed(">", x, y), x, y)
-
-
-__all__ = [
-    "allocate_ranges",
-    "depends_on_rows",
-    "emit_ranges",
-    "find_row_groups",
-    "for_each_row_group",
-    "is_searched",
-    "over_row_groups",
-    "row_group_streams",
-]

@@ -24,8 +24,6 @@ from smelt.machine.target import CACHE_SHARE, Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of, product, sizes_of
 
-__all__ = ["contraction_cost", "fused_gemm_cost"]
-
 PACK, TRANSPOSE, PACK_ROWS = 88, 67, 80
 """Packing lines of the right operand, by transposes where it is contiguous along k, and of the left
 one."""

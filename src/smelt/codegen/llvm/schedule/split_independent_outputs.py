@@ -116,6 +116,3 @@ def _restrict(phase: Phase, stores: list[StoreItem], number: int) -> Phase:
         stores=tuple(stores),
         grid=tuple(a for a in remaining if a in grid),
     )
-
-
-__all__ = ["split_disjoint", "split_small_outputs"]

@@ -32,8 +32,6 @@ from smelt.ops.combine import CHOICE, COMBINES, SUM_OF_PRODUCTS
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, add, axes_of, axis, floordiv, mod, mul, substitute
 
-__all__ = ["split_k_parts"]
-
 MAX_K_PARTS = 8
 """Maximum parts: eight numbers of four bits share a word of 32."""
 

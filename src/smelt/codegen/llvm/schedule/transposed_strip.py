@@ -99,6 +99,3 @@ def for_each_strip(env: Environment, nest: Nest, inside: Callable[[], None]) -> 
             inside()
 
     env.loop(low, high, rows, run_strip)
-
-
-__all__ = ["for_each_strip", "pitches", "strip_loads", "strip_rows"]

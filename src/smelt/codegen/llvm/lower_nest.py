@@ -1,0 +1,499 @@
+"""Lower a nest of a schedule to loops: folds, scans and stores, before any pass.
+
+    nest n0, n1: q = sum(x*x over n1)     each i in 0 .. n0
+                                            each j in 0 .. n1 with s = sum:f64 0.0
+                                              v = x[i*n1 + j]
+                                              s <- v*v
+                                            q[i] = s
+
+What a nest computes at each depth is a Let if something reads it twice or further in, and else part
+of the value that reads it.  A nest whose accumulators vary inside of the reduced loops is written
+with these loops innermost: which loop is which is a pass' business.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from smelt.codegen.llvm.instructions.reductions import CompensatedSum, PlainAccumulator
+from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.items import (
+    Access,
+    Item,
+    StateUpdate,
+    StoreItem,
+    StreamState,
+)
+from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
+from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.storage import Storage
+from smelt.codegen.llvm.schedule.build_nests import scan_axes
+from smelt.loop import ir as loop
+from smelt.ops.combine import BOTH, COMBINES, EXTREMES
+from smelt.types.dtype import DType, f64, i64
+from smelt.types.expr import (
+    Atom,
+    Index,
+    add,
+    atoms,
+    axis,
+    map_variables,
+    may_wrap,
+    mul,
+    nonnegative,
+    positive,
+    size,
+    sub,
+)
+
+Key = Item | StreamState
+Body = tuple[loop.Statement, ...]
+_LETTERS = "ijklmnopq"
+_MAX_NESTING = 32
+"""Maximum operators inside of one another in a value: passes walk values by recursion."""
+
+
+class Lowering:
+    """The names, ranges and arrays at a point of a function."""
+
+    def __init__(
+        self, s: Schedule, storage: Storage, strides: Collection[str], taken: set[str]
+    ) -> None:
+        self.s, self.storage, self.strides, self.taken = s, storage, strides, taken
+        self.stems: dict[str, str] = {}
+        self.vars: Mapping[str, str] = {}
+        """Variables of loops around the nests, by axis."""
+        self.ranges: Mapping[str, tuple[Index, Index]] = {}
+        self.arrays: dict[Key, tuple[str, tuple[str, ...]]] = {}
+        self.lanes: dict[str, int] = {}
+        """Lanes that some loops take at once, by their variable."""
+        self.loops: dict[str, str] = {}
+        """Variables of the loops that were lowered last, by axis."""
+        self.cuts: tuple[int, ...] = ()
+        """Where the later stages of the last body begin: statements, without index expressions."""
+        self.values: dict[Item, loop.Value] = {}
+        """Values without loops, of this task and of the regions around."""
+        self.dtypes: Mapping[str, DType] = {}
+        """Types of the program's arrays."""
+
+    def keep(self, item: Item, value: loop.Value) -> None:
+        """Make a value without loops available to later nests."""
+        self.values[item] = value
+
+    def take_loops(self, variables: Mapping[str, str], lanes: Mapping[str, int]) -> None:
+        """Note the variables of loops, and how many positions the schedule takes at once."""
+        self.loops |= variables
+        self.lanes |= lanes
+
+    def take_cuts(self, cuts: Iterable[int]) -> None:
+        """Note where the later stages of a body begin."""
+        self.cuts = tuple(cuts)
+
+    def fresh(self, stem: str) -> str:
+        """Return a name that nothing has: the stem, with a number if it is taken."""
+        names = (stem, *(f"{stem}{k}" for k in range(1, len(self.taken) + 2)))
+        name = next(n for n in names if n not in self.taken)
+        self.taken.add(name)
+        return name
+
+    def axis_name(self, axis: str) -> str:
+        """Return a new variable for an axis: the axis' name, or a letter."""
+        stem = self.stems.get(axis)
+        if stem is None:
+            letters = (c for c in _LETTERS if c not in (self.taken | {*self.stems.values()}))
+            named = axis not in self.taken and axis.isidentifier()
+            stem = self.stems[axis] = axis if named else next(letters, "i")
+        return self.fresh(stem)
+
+    def start(self, owner: Key, axis: str) -> Index:
+        """Return the first position along an axis that an array in scratch memory has."""
+        raise NotImplementedError
+
+    def extent(self, owner: Key, a: str) -> Index:
+        """Return the extent of an array in scratch memory along an axis."""
+        return self.index(self.storage.extent(owner, a))
+
+    def kept(self, item: Item, element: loop.Place) -> loop.Value:
+        """Return a value that an array in scratch memory holds."""
+        return loop.Load(element)
+
+    def index(self, e: Index) -> Index:
+        """Return an index expression of the kernel, over the names of the function."""
+        return map_variables(e, self.leaf)
+
+    def leaf(self, atom: Atom) -> Index:
+        """Return a variable of the kernel in an index expression."""
+        if atom.kind == "size":
+            return loop.number(atom.name) if atom.name in self.strides else size(atom.name)
+        if atom.kind == "axis":
+            return axis(self.vars[atom.name], self.index(atom.extent))
+        return self.position_index(self.values[self.s.phase.positions[atom.name]])
+
+    def position_index(self, position: loop.Value) -> Index:
+        """Return a computed position as an index expression."""
+        index = loop.as_index(position)
+        assert index is not None, position
+        return index
+
+
+def lower_nest(lowering: Lowering, nest: Nest) -> Body:
+    """Return the statements of a nest: apart for sums that cross loops."""
+    scanned = scan_axes(nest)
+    if scanned:
+        order = sorted(nest.order, key=lambda a: a in scanned)
+        return _Loops(lowering, nest, tuple(order), ()).run()
+    crossing = [r for r in nest.reductions if not nest.in_registers(r)]
+    body = list(_Loops(lowering, nest, nest.order, crossing).run())
+    groups = dict.fromkeys(frozenset(a for a in nest.order if a not in r.axes) for r in crossing)
+    for over in groups:
+        order = (*(a for a in nest.order if a not in over), *(a for a in nest.order if a in over))
+        others = [r for r in nest.reductions if not (r in crossing and _ended(r, nest) == over)]
+        body += _Loops(lowering, nest, order, others, alone=True).run()
+    return tuple(body)
+
+
+def _applied(op: str, args: tuple[loop.Value, ...]) -> loop.Value:
+    """Apply an operator of the program, whose integers wrap; index expressions do not."""
+    indices = [loop.as_index(x) for x in args]
+    e = loop.as_index(result := loop.apply(op, *args))
+    if op in loop.UNWRAPPED:
+        has_values = any(a.kind == "value" for i in indices if i is not None for a in atoms(i))
+        may_be_zero = op in loop.DIVISIONS and not positive(indices[-1] or 0)
+        e = None if has_values or may_be_zero else e
+    return loop.Apply(op, args) if e is None or may_wrap(e) else result
+
+
+def _read(name: str, dtype: DType) -> loop.Value:
+    return loop.position(loop.number(name)) if dtype == i64 else loop.Ref(name)
+
+
+def _ended(reduction: ssa.Reduction, nest: Nest) -> frozenset[str]:
+    return frozenset(a for a in nest.order if a not in reduction.axes)
+
+
+class _Loops:
+    """Loops in one order, with some of the reductions of a nest.
+
+    `alone`: they do nothing else that the nest does.
+    """
+
+    def __init__(
+        self,
+        lowering: Lowering,
+        nest: Nest,
+        order: tuple[str, ...],
+        left: Sequence[Item],
+        *,
+        alone: bool = False,
+    ) -> None:
+        self.lowering, self.nest, self.order, self.s = lowering, nest, order, lowering.s
+        self.reductions = [r for r in nest.reductions if r not in left]
+        self.saves = [] if alone else nest.saves
+        self.stores: list[StoreItem] = [] if alone else [*nest.stores]
+        self.updates: list[StateUpdate] = [] if alone else [*nest.state_updates]
+        self.scalars = [] if alone else nest.scalars
+        vanish = not (self.reductions or self.saves or self.stores or self.updates or self.scalars)
+        self.vars = {} if vanish else {a: lowering.axis_name(a) for a in order}
+        wide = {v: self.s.lanes * nest.unroll for a, v in self.vars.items() if a == nest.vector}
+        lowering.take_loops(self.vars, wide)
+        self.values: dict[Item, loop.Value] = {}
+        self.carries: dict[Item, str] = {}
+        self.nesting: dict[Item, int] = {}
+        """Operators inside of an item's value; those of bound ones are not."""
+        self.running: dict[Item, str] = {}
+        """Names of the values of scans, before they are rounded."""
+        stages = () if alone else nest.stages
+        self.stage_of = {i: k for k, x in reversed([*enumerate(stages)]) for i in x.items}
+        self.early = {i for x in stages[:-1] for i in x.saves}
+        """What is stored before the last stage, which reads it from there."""
+        self.crossing = self.early.union(*(x.keeps for x in stages))
+        self.stages: list[int] = []
+        """The stage of each statement of the innermost loop but of index expressions."""
+        self.items = sorted(self._needed(), key=lambda i: self.stage_of.get(i, 0))
+        self.uses = self._uses()
+
+    def run(self) -> Body:
+        """Return the statements."""
+        if not (self.reductions or self.saves or self.stores or self.updates or self.scalars):
+            return ()
+        if not self.reductions and any(self.lowering.ranges[a] == (0, 0) for a in self.order):
+            return ()
+        if not self.order:
+            return (*self._enter(0), *self._body())
+        body = (*self._enter(0), *self._loops(0))
+        cuts = {sum(at < k for at in self.stages) for k in range(1, len(self.nest.stages))}
+        self.lowering.take_cuts(sorted(cuts - {0}))
+        return body
+
+    # ---- what is computed where ----------------------------------------------------------------
+
+    def _roots(self) -> Iterator[Item]:
+        """Yield what statements at the innermost position read, each as often as they do."""
+        for r in self.reductions:
+            yield from r.args
+        yield from (*self.saves, *(u.value for u in self.updates), *self.scalars)
+        for s in self.stores:
+            yield s.value
+            if s.where is not None:
+                yield s.where
+            yield from (self.s.phase.positions[n] for n in s.access.positions)
+
+    def _needed(self) -> list[Item]:
+        """Return the items that these loops compute or load, operands first."""
+        items: dict[Item, None] = {}
+
+        def need(item: Item) -> None:
+            if item in items or item in self.lowering.values:
+                return
+            if not self._is_kept(item):
+                for a in item.args:
+                    need(a)
+            items[item] = None
+
+        for root in self._roots():
+            need(root)
+        return list(items)
+
+    def _is_kept(self, item: Item) -> bool:
+        """Return whether an item is read from scratch memory."""
+        return item in self.lowering.arrays and item not in self.nest.items
+
+    def _uses(self) -> Counter[Item]:
+        uses = Counter(self._roots())
+        for item in self.items:
+            if not self._is_kept(item):
+                uses.update(item.args)
+        return uses
+
+    def depth(self, item: Item) -> int:
+        """Return how many loops must be open before an item is available."""
+        return max((self.order.index(a) + 1 for a in item.axes if a in self.order), default=0)
+
+    def _is_bound(self, item: Item) -> bool:
+        """Return whether an item becomes a Let rather than a part of what reads it."""
+        if isinstance(item, ssa.Const) or (
+            isinstance(item, (ssa.IndexValue, ssa.BlockEdge)) and item.dtype == i64
+        ):
+            return False
+        if isinstance(item, ssa.Position) or self.uses[item] > 1 or item in self.crossing:
+            return True
+        if len(self.stores) + len(self.updates) > 1 and isinstance(item, (ssa.Load, ssa.StateRead)):
+            return True  # before anything is stored
+        at = self.depth(item)
+        readers = [i for i in self.items if not self._is_kept(i) and item in i.args]
+        return at < (self.depth(readers[0]) if readers else len(self.order))
+
+    def _enter(self, depth: int) -> Iterator[loop.Statement]:
+        """Yield what is computed when `depth` loops are open."""
+        for item in self.items:
+            if self.depth(item) != depth:
+                continue
+            register = self._make(item)
+            if isinstance(item, ssa.Scan) and not self._is_kept(item):
+                inner = self._scan_type(item)
+                name = self.running[item] = self.lowering.fresh("v")
+                yield loop.Let(name, register)
+                register = _read(name, inner)
+                register = register if inner == item.dtype else loop.Cast(register, item.dtype)
+            is_index = loop.as_index(register) is not None
+            nesting = 1 + max((self.nesting.get(a, 0) for a in item.args), default=0)
+            if is_bound := self._is_bound(item) or nesting > _MAX_NESTING:
+                name = self.lowering.fresh("v")
+                yield loop.Let(name, register)
+                register = _read(name, item.dtype)
+            self.nesting[item] = 0 if is_bound else nesting
+            self.values[item] = register
+            if depth == 0:
+                self.lowering.keep(item, register)
+            if item in self.early:
+                yield loop.Store(self._element(item), register)
+            if depth == len(self.order) and not is_index:
+                self.stages += [self.stage_of.get(item, 0)] * (is_bound + (item in self.early))
+
+    # ---- loops ---------------------------------------------------------------------------------
+
+    def _loops(self, depth: int) -> Body:
+        if depth == len(self.order):
+            return self._body()
+        name = self.order[depth]
+        opened = [r for r in self.reductions if self.depth(r) == depth]
+        carry = tuple(self._carry(r) for r in opened)
+        low, high = self.lowering.ranges[name]
+        scans = [i for i in self.items if isinstance(i, ssa.Scan) and not self._is_kept(i)]
+        scans = [i for i in scans if name in i.over]
+        starts = tuple(self._scan_start(i) for i in scans)
+        inner = (*self._enter(depth + 1), *self._loops(depth + 1))
+        ends = {i: _read(self.running[i], self._scan_type(i)) for i in scans}
+        inner += tuple(loop.Next(self.carries[i], end) for i, end in ends.items())
+        kind = "for" if scans else "each"
+        walk = loop.For(kind, self.vars[name], low, high, inner, carry=(*starts, *carry))
+        body: list[loop.Statement] = [walk]
+        for r, c in zip(opened, carry, strict=True):
+            body += self._publish(r, c)
+        return tuple(body)
+
+    def _scan_type(self, scan: ssa.Scan) -> DType:
+        """Return the type in which a scan adds up."""
+        (dtype,) = self.lowering.storage.accumulator_of(scan).parts
+        return dtype
+
+    def _scan_start(self, scan: ssa.Scan) -> loop.Carry:
+        name = self.carries[scan] = self.lowering.fresh("s")
+        return loop.Carry(name, loop.identity(scan.row.name, self._scan_type(scan)))
+
+    def _carry(self, reduction: ssa.Reduction) -> loop.Carry:
+        row, name = reduction.row.name, self.lowering.fresh("s")
+        self.carries[reduction] = name
+        if reduction.row.positional:
+            worst, position = loop.identity(row, reduction.args[0].dtype), self.lowering.fresh("p")
+            return loop.Carry(name, worst, row, "own", position, loop.Const(0, i64))
+        init = loop.identity(row, reduction.dtype)
+        return loop.Carry(name, init, row, self._mode(reduction))
+
+    def _mode(self, reduction: ssa.Reduction) -> loop.Mode:
+        """Return how a reduction accumulates."""
+        acc = self.lowering.storage.accumulator_of(reduction)
+        if isinstance(acc, CompensatedSum):
+            return "two_sum"
+        types = {reduction.args[0].dtype, reduction.dtype}
+        if isinstance(acc, PlainAccumulator) and acc.inner == f64 and types != {f64}:
+            return "pairs" if adds_pairs(reduction, self.nest) else "f64"
+        return "own"
+
+    def _publish(self, reduction: ssa.Reduction, carry: loop.Carry) -> Iterator[loop.Statement]:
+        """Store the result of a reduction, or make it available to the task."""
+        result: loop.Value
+        if carry.position:
+            result = _read(carry.position, i64)
+        elif carry.mode != "own" and reduction.dtype != f64:
+            result = loop.Cast(loop.Ref(carry.name), reduction.dtype)
+        else:
+            result = _read(carry.name, reduction.dtype)
+        if reduction in self.lowering.arrays:
+            yield loop.Store(self._element(reduction), result)
+        else:
+            self.lowering.keep(reduction, result)
+
+    def _body(self) -> Body:
+        """Return the statements at the innermost position."""
+        saves = (i for i in self.saves if i not in self.early)
+        body: list[loop.Statement] = [loop.Store(self._element(i), self.value(i)) for i in saves]
+        for r in self.reductions:
+            element, position = self.value(r.args[0]), None
+            if r.row.positional:
+                position = loop.position(self._index(r.positions))
+            elif r.args[0].dtype != r.dtype and self._mode(r) == "own":
+                element = loop.Cast(element, r.dtype)
+            body.append(loop.Fold(self.carries[r], element, position))
+        several = len(self.stores) + len(self.updates) > 1
+        lets: list[loop.Statement] = []
+        late: list[loop.Statement] = []
+
+        def ready(item: Item) -> loop.Value:
+            register = self.value(item)
+            if several and not isinstance(register, (loop.Const, loop.IndexValue, loop.Ref)):
+                lets.append(loop.Let(name := self.lowering.fresh("v"), register))
+                register = self.values[item] = _read(name, item.dtype)
+            return register
+
+        for s in self.stores:
+            where = None if s.where is None else self.value(s.where)
+            at = self._index(s.access.offset)
+            place = loop.Place(identifier(s.access.buffer), at, mask=where)
+            late.append(loop.Store(place, ready(s.value)))
+        late += [loop.Store(self._element(u.state), ready(u.value)) for u in self.updates]
+        for item in self.scalars:
+            self.lowering.keep(item, self.value(item))
+        return (*body, *lets, *late)
+
+    # ---- values --------------------------------------------------------------------------------
+
+    def value(self, item: Item) -> loop.Value:
+        """Return the value of an item that is available here."""
+        available = self.lowering.values.get(item)
+        return self.values[item] if available is None else available
+
+    def _index(self, e: Index) -> Index:
+        return map_variables(e, self._leaf)
+
+    def _leaf(self, atom: Atom) -> Index:
+        if atom.kind == "value":
+            return self.lowering.position_index(self.value(self.s.phase.positions[atom.name]))
+        if atom.kind == "axis" and atom.name in self.vars:
+            return axis(self.vars[atom.name], self.lowering.index(atom.extent))
+        return self.lowering.leaf(atom)
+
+    def _element(self, owner: Key) -> loop.Place:
+        """Return the current element of an array in scratch memory."""
+        name, axes = self.lowering.arrays[owner]
+        offset: Index = 0
+        for a in axes:
+            at = sub(self._index(axis(a, self.s.phase.axes[a])), self.lowering.start(owner, a))
+            offset = add(mul(offset, self.lowering.extent(owner, a)), at)
+        return loop.Place(name, offset)
+
+    def _make(self, item: Item) -> loop.Value:
+        """Return the value of an item whose operands are available."""
+        if self._is_kept(item):
+            return self.lowering.kept(item, self._element(item))
+        match item:
+            case ssa.Const(value=number, dtype=dtype):
+                return loop.position(int(number)) if dtype == i64 else loop.Const(number, dtype)
+            case ssa.IndexValue(index=index, dtype=dtype):
+                return loop.IndexValue(self._index(index), dtype)
+            case ssa.Load(access=access):
+                return self._load(access)
+            case ssa.StateRead(state=state):
+                return loop.Load(self._element(state))
+            case ssa.BlockEdge(what=what, axis=name):
+                low, high = self.lowering.ranges[name]
+                ends = {"first": low, "last": sub(high, 1), "length": sub(high, low)}
+                return loop.position(ends[what])
+            case _:
+                return self._applied(item, tuple(self.value(a) for a in item.args))
+
+    def _applied(self, item: Item, args: tuple[loop.Value, ...]) -> loop.Value:
+        """Return the value of an item that is a function of its operands."""
+        match item:
+            case ssa.Position(inside=True):
+                return args[0]
+            case ssa.Position(extent=extent):
+                last = loop.position(sub(self._index(extent), 1))
+                least, largest = (COMBINES[name].scalar for name in EXTREMES)
+                return loop.apply(largest, loop.apply(least, args[0], last), loop.position(0))
+            case ssa.Scan(row=row):
+                inner, source = self._scan_type(item), item.args[0].dtype
+                element = args[0] if source == inner else loop.Cast(args[0], inner)
+                return loop.Apply(row.scalar, (_read(self.carries[item], inner), element))
+            case ssa.Cast(to=dtype):
+                return loop.cast(args[0], dtype)
+            case _:
+                assert isinstance(item, ssa.Operation), item
+                return _applied(item.op, args)
+
+    def _load(self, access: Access) -> loop.Value:
+        """Return a load, masked by the bounds checks that are not proven."""
+        tests: list[loop.Value] = []
+        for e, n in access.limits:
+            at, end = self._index(e), self._index(n)
+            if not nonnegative(at):
+                tests.append(loop.Apply("le", (loop.position(0), loop.position(at))))
+            tests.append(loop.Apply("lt", (loop.position(at), loop.position(end))))
+        place = loop.Place(identifier(access.buffer), self._index(access.offset))
+        if not tests:
+            return loop.Load(place)
+        mask = tests[0]
+        for test in tests[1:]:
+            mask = loop.Apply(BOTH, (mask, test))
+        dtype = self.lowering.dtypes[access.buffer].compute
+        other = None if access.gives_zero else loop.Const(access.other, dtype)
+        return loop.Load(loop.Place(place.buffer, place.at, mask=mask), other)
+
+
+def identifier(name: str) -> str:
+    """Return a name without dots, which some arrays between phases have."""
+    return name.replace(".", "_")
+
+
+__all__ = ["Body", "Key", "Lowering", "identifier", "lower_nest"]
