@@ -500,16 +500,17 @@ _BILINEAR: Final = (linalg.matmul, linalg.tensordot, linalg.cross, linalg.outer)
 
 
 _OWN: Final = (
-    add, multiply, divide, positive, equal, not_equal, where, astype, as_real, asarray,
-    from_dlpack, full, full_like, eye, arange, linspace, prod, var, std, cumulative_prod, vecdot,
-    einsum,
+    divide, positive, equal, not_equal, where, astype, as_real, asarray, from_dlpack, full,
+    full_like, eye, arange, linspace, prod, var, std, cumulative_prod, vecdot, einsum,
 )  # fmt: skip
 COMPLEX.update(
     {
         **{name: _rule(name) for name in complex_pairs.FUNCTIONS},
         **{function.__name__: function for function in _OWN},
         **{name: _library(name) for name in _LIBRARY},
+        "add": add,
         "subtract": _linear_rule(complex_pairs.subtract),
+        "multiply": multiply,
         "real": _part(0),
         "imag": _part(1),
         "round": round_,
