@@ -47,10 +47,6 @@ def _exp_over(m: M, d: DType, x: V, n: V) -> V:
     return m.approximate("exp2", m.fma(x, m.const(d, _LOG2_E), m.neg(m.convert(n, i32, d))))
 
 
-def _exp2_over(m: M, d: DType, x: V, n: V) -> V:
-    return m.approximate("exp2", m.sub(x, m.convert(n, i32, d)))
-
-
 def _moved(per: float) -> Lower:
     """Return the formula of `exp_moved`, or of `exp2_moved`: `per` times x is an exponent of 2.
 
@@ -83,7 +79,7 @@ HARDWARE: Mapping[str, Lower] = {
     "exp": _exp,
     "exp2": lambda m, d, x: m.approximate("exp2", x),
     "exp_over": _exp_over,
-    "exp2_over": _exp2_over,
+    "exp2_over": lambda m, d, x, n: m.approximate("exp2", m.sub(x, m.convert(n, i32, d))),
     "exp_moved": _moved(_LOG2_E),
     "exp2_moved": _moved(1.0),
     "log": _log,
