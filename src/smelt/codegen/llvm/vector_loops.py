@@ -103,13 +103,15 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     if nest.transposed or nest.store_range:
         return "tiles, or ranges"
     storage = storage or lay_out(s)
+    if reason := _why_not_scans(nest, storage):
+        return reason
     if nest.reductions:
         return _why_not_reductions(s, nest, storage)
     return _why_not_lanes(nest) or _why_not_stores(nest)
 
 
-_OTHERS = (ssa.UniformSelect, ssa.Reduction, ssa.WindowRead, ssa.KPair, ssa.Dot)
-"""Values that only nests of other kinds compute (scans are reductions)."""
+_OTHERS = (ssa.UniformSelect, ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
+"""Values that only nests of other kinds compute."""
 
 
 def _why_not_lanes(nest: Nest) -> str:
@@ -148,6 +150,22 @@ def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
     return ""
 
 
+def _scans(nest: Nest) -> list[ssa.Scan]:
+    return [i for i in nest.items if isinstance(i, ssa.Scan)]
+
+
+def _why_not_scans(nest: Nest, storage: Storage) -> str:
+    """Return why the scans of a nest are not those of its vectors."""
+    scans = _scans(nest)
+    if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in scans):
+        return "scans that carry more than a number"
+    if any(i.over != (nest.vector,) for i in scans):
+        return "scans across loops"
+    if scans and (nest.reductions or nest.state_updates or nest.stages):
+        return "scans beside reductions"
+    return ""
+
+
 def _why_not_stores(nest: Nest) -> str:
     """Return which of the stores of a nest are not those of full vectors."""
     if any(_step(x.access, nest.vector) != 1 or x.where is not None for x in nest.stores):
@@ -163,7 +181,7 @@ def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) 
     """Run a nest in vectors that are stored past the caches, in lines or pieces."""
     arrays = {identifier(x.access.buffer): x.access.buffer for x in nest.stores}
     sizes = {s.phase.dtypes[name].itemsize for name in arrays.values()}
-    if _is_long(nest) or len(sizes) > 1:
+    if _is_long(nest) or len(sizes) > 1 or _scans(nest):
         func, tail = cut_tail(func, var, wide)
         func, main = store_if_aligned(func, var, arrays, PIECE if _is_long(nest) else CACHE_LINE)
     else:
@@ -226,7 +244,7 @@ def in_vectors(
     parts: dict[str, int | None] = {t.var: None for t in _loops(func) if t.var == var}
     if any(r.row.positional and nest.in_registers(r) for r in nest.reductions):
         parts = {}  # the best of rows beside that of columns: one by one
-    if not (nest.reductions or nest.state_updates or cuts or is_short):
+    if not (nest.reductions or nest.state_updates or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
     for name, most in parts.items():
         if most is not None and most <= s.lanes:
