@@ -127,7 +127,8 @@ def test_states_in_arrays_are_exact_on_every_instruction_set(isa: Isa, dtype: st
     """Nothing behind the arrays is touched: no rows, few rows, and those that are left."""
     names = ["any", "argmin"] if dtype == "bool" else ["sum", "max", "argmax"]
     rows = "".join(f" {n} = reduce.{n}(x) {{axes=(1,)}}\n" for n in names)
-    text = f"graph f(x: {dtype}[k,m,n]) {{\n{rows} return {', '.join(names)}\n}}"
+    rows += f" both = reduce.{names[0]}(x) {{axes=(0, 2)}}\n"
+    text = f"graph f(x: {dtype}[k,m,n]) {{\n{rows} return {', '.join(names)}, both\n}}"
     kernel = fuse(text, isa, k=2, m=40, n=20)
     kind = {"f32": "f4", "f64": "f8", "f16": "f2", "i8": "i1", "bool": "?"}[dtype]
     for shape in ((2, 1, 1), (1, 13, 5), (2, 37, 19)):

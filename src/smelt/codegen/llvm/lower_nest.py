@@ -273,7 +273,7 @@ class _Loops:
         def need(item: Item) -> None:
             if item in items or item in self.lowering.values:
                 return
-            if not self._is_kept(item):
+            if not (self._is_kept(item) or isinstance(item, ssa.WindowRead)):
                 for a in item.args:
                     need(a)
             items[item] = None
@@ -486,12 +486,16 @@ class _Loops:
             return axis(self.vars[atom.name], self.lowering.index(atom.extent))
         return self.lowering.leaf(atom)
 
-    def _elements(self, owner: Key) -> list[loop.Place]:
-        """Return the current element of each array in scratch memory."""
+    def _elements(self, owner: Key, window: Sequence[tuple[str, Index]] = ()) -> list[loop.Place]:
+        """Return the current element of each array in scratch memory.
+
+        Or the one at other positions along some axes.
+        """
         names, axes = self.lowering.arrays[owner]
         offset: Index = 0
         for a in axes:
-            at = sub(self._index(axis(a, self.s.phase.axes[a])), self.lowering.start(owner, a))
+            position = dict(window).get(a, axis(a, self.s.phase.axes[a]))
+            at = sub(self._index(position), self.lowering.start(owner, a))
             offset = add(mul(offset, self.lowering.extent(owner, a)), at)
         return [loop.Place(name, offset) for name in names]
 
@@ -506,6 +510,8 @@ class _Loops:
                 return loop.IndexValue(self._index(index), dtype)
             case ssa.Load(access=access):
                 return self._load(access)
+            case ssa.WindowRead(args=(source,), at=at):
+                return self.lowering.kept(source, [*map(loop.Load, self._elements(source, at))])
             case ssa.StateRead(state=state):
                 return loop.Load(self._elements(state)[0])
             case ssa.BlockEdge(what=what, axis=name):

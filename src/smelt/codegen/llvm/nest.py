@@ -123,7 +123,7 @@ class NestEmitter(Environment):
 
     def _run_versions(self, nest: Nest, scope: Scope | None) -> None:
         """Emit a nest in versions by a uniform condition, if it has one."""
-        question = None if nest.transposed else version_condition(nest)
+        question = None if nest.transposed or nest.has_states else version_condition(nest)
         if question is None:
             for_each_strip(self, nest, lambda: self._run_nest(nest, scope))
         else:

@@ -36,7 +36,7 @@ Value = ir.Value
 def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     """Emit a nest from its loops, inside those of `scope`; return whether it has any."""
     row_groups = any(nest in x.groups.nests for x in env.row_groups)
-    if row_groups or env.range_targets or env.known_conditions:
+    if (row_groups and not nest.has_states) or env.range_targets or env.known_conditions:
         return False
     if why_not_nest(env.s, nest, env.storage):
         return False

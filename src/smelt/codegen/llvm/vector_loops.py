@@ -88,6 +88,8 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
 
     `storage` is the layout of the schedule's scratch memory, if that is known.
     """
+    if nest.has_states:
+        return ""
     if nest.product is not None or nest.packed:
         return "no map"
     if any(isinstance(i, _OTHERS) for i in nest.items):
@@ -135,11 +137,9 @@ def _why_not_lanes(nest: Nest) -> str:
 
 
 def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
-    """Return why reductions are neither folds along vectors nor across loops."""
-    for item in (r for r in nest.reductions if nest.in_registers(r)):
+    """Return why the reductions of a nest are not folds along its vectors."""
+    for item in nest.reductions:
         accumulator = storage.accumulator_of(item)
-        if (nest.vector,) != item.over:
-            return "reductions across loops"
         if isinstance(accumulator, CompensatedSum):
             if _rows_together(s, nest, storage, item) >= min(s.lanes, MIN_SUM_ROWS):
                 return "rows whose sums and errors end together"
@@ -242,6 +242,8 @@ def in_vectors(
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     streaming &= _fills_lines(s, nest)
     parts: dict[str, int | None] = {t.var: None for t in _loops(func) if t.var == var}
+    if any(r.row.positional and nest.in_registers(r) for r in nest.reductions):
+        parts = {}  # the best of rows beside that of columns: one by one
     if not (nest.reductions or nest.state_updates or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
     for name, most in parts.items():
