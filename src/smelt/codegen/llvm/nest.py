@@ -70,7 +70,7 @@ from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.products.collapse_rows import run_collapsed
 from smelt.codegen.llvm.products.direct_store import find_direct_stores, run_unless_stored
 from smelt.codegen.llvm.products.drivers import driver_of
-from smelt.codegen.llvm.products.pack_short_rows import emit_short_rows
+from smelt.codegen.llvm.products.packing import emit_short_rows
 from smelt.codegen.llvm.schedule.in_place_updates import find_in_place_update
 from smelt.codegen.llvm.schedule.mask_ranges import (
     allocate_ranges,

@@ -35,9 +35,7 @@ from smelt.codegen.llvm.loopir.items import (
     cut_axes,
     enclosing_regions,
 )
-from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.nests.pieces import Limit
-from smelt.codegen.llvm.nests.row_groups import RowGroupRanges
+from smelt.codegen.llvm.nests.nest import Limit, Nest, RowGroupRanges, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
