@@ -126,7 +126,7 @@ class NestEmitter(Environment):
         question = None if nest.transposed or nest.has_states else version_condition(nest)
         if question is None:
             for_each_strip(self, nest, lambda: self._run_nest(nest, scope))
-        else:
+        elif not run_as_loops(self, nest, scope or self.top):
             inside = Scope(scope or self.top)
             run_versions(self, question, inside, lambda: self._run_nest(nest, inside))
 

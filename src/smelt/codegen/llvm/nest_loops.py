@@ -17,6 +17,7 @@ from smelt.codegen.llvm.access.prefetch import next_block, share_start
 from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StateRead, accesses_of
+from smelt.codegen.llvm.loops.versioning import version_condition
 from smelt.codegen.llvm.lower_nest import Key, Lowering, identifier, lower_nest, start_states
 from smelt.codegen.llvm.nests.environment import Environment, LateStore, RowShare
 from smelt.codegen.llvm.nests.nest import Nest
@@ -26,6 +27,7 @@ from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
 from smelt.loop.passes.fuse_if import fuse_if
 from smelt.loop.passes.vectorize import vectorize
+from smelt.loop.passes.version import version
 from smelt.loop.walk import is_short
 from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Atom, Expr, Index, add, atoms, axis
@@ -53,26 +55,39 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     printer.block(lowering.states_func().body)
     sums = [r for r in nest.reductions if r in lowering.arrays and adds_pairs_first(r)]
     pairs = {lowering.arrays[r][0][0] for r in sums if nest.pairs}
-    for var in lowering.lanes:
-        shares = [lowering.share(x) for x in asks]
-        func = in_vectors(
-            func,
-            env.s,
-            nest,
-            var,
-            shares,
-            cuts,
-            blocks,
-            pairs,
-            storage=env.storage,
-            vector_bytes=env.frame.target.vector_bytes,
-            streaming=env.frame.streaming,
-        )
+
+    def vectors(func: loop.Func) -> loop.Func:
+        for var in lowering.lanes:
+            shares = [lowering.share(x) for x in asks]
+            func = in_vectors(
+                func,
+                env.s,
+                nest,
+                var,
+                shares,
+                cuts,
+                blocks,
+                pairs,
+                storage=env.storage,
+                vector_bytes=env.frame.target.vector_bytes,
+                streaming=env.frame.streaming,
+            )
+        return func
+
+    ended = (r for r in nest.reductions if r not in env.s.materialised)
+    results = {item: lowering.values[item] for item in (*nest.scalars, *ended)}
+    choice = version_condition(nest)
+    if choice is None:
+        func = vectors(func)
+    else:
+        names = {item: lowering.fresh("r") for item in results}
+        ends = {names[item]: value for item, value in results.items()}
+        func = version(func, lowering.values[choice], vectors, ends)
+        results = {item: loop.Ref(name) for item, name in names.items()}
     printer.bind_skews(func)
     printer.block(func.body)
-    ended = (r for r in nest.reductions if r not in env.s.materialised)
-    for item in (*nest.scalars, *ended):
-        env.top.define(item, printer.value(lowering.values[item]).value)
+    for item, value in results.items():
+        env.top.define(item, printer.value(value).value)
     return True
 
 

@@ -100,6 +100,8 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "values of the last position"
     if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
         return "no vectors"
+    if nest.stages and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
+        return "stages of two versions"
     if nest.transposed or nest.store_range:
         return "tiles, or ranges"
     storage = storage or lay_out(s)
@@ -110,7 +112,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     return _why_not_lanes(nest) or _why_not_stores(nest)
 
 
-_OTHERS = (ssa.UniformSelect, ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
+_OTHERS = (ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
 """Values that only nests of other kinds compute."""
 
 

@@ -22,7 +22,16 @@ from dataclasses import replace
 from smelt.kernel.bounds import COMPARISONS
 from smelt.loop import ir
 from smelt.loop.env import Env, type_of
-from smelt.loop.walk import Body, Rewriter, statements, substitute_index, values, visit
+from smelt.loop.walk import (
+    Body,
+    Rewriter,
+    reads,
+    statements,
+    substitute_index,
+    values,
+    visit,
+    with_body,
+)
 from smelt.python.dataclass import dataclass
 from smelt.types import expr
 from smelt.types.affine import coefficient
@@ -82,6 +91,21 @@ def flip_of(gap: Index, var: str) -> Flip | None:
     if step > 0:
         return Flip(expr.mul(expr.floordiv(first, step), -1), rising=True)
     return Flip(expr.add(expr.floordiv(first, -step), 1), rising=False)
+
+
+def without_unread(body: Body) -> Body:
+    """Leave out what is bound and not read."""
+    needed, out = set[str](), list[ir.Statement]()
+    for s in reversed(body):
+        if isinstance(s, ir.Let) and s.name not in needed:
+            continue
+        if isinstance(s, ir.For):
+            s = with_body(s, without_unread(s.body))
+        elif isinstance(s, ir.If):
+            s = replace(s, then=without_unread(s.then), other=without_unread(s.other))
+        needed |= reads(s)
+        out.append(s)
+    return tuple(out[::-1])
 
 
 class _Decide(Rewriter):

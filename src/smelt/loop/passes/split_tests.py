@@ -36,7 +36,14 @@ from smelt.kernel.bounds import Facts, nonnegative
 from smelt.loop import ir
 from smelt.loop.env import Env, types_in
 from smelt.loop.ir import Module
-from smelt.loop.passes.decide import Flip, conditions, decide_all, flip_of, gap_of
+from smelt.loop.passes.decide import (
+    Flip,
+    conditions,
+    decide_all,
+    flip_of,
+    gap_of,
+    without_unread,
+)
 from smelt.loop.passes.remainder import continued, copy_loop
 from smelt.loop.walk import (
     Body,
@@ -44,7 +51,6 @@ from smelt.loop.walk import (
     Rewriter,
     bound,
     loads,
-    reads,
     replace_loop,
     statements,
     substitute_index,
@@ -201,7 +207,7 @@ class _Splitter:
         return {v: e for v, e in gaps.items() if not any(a.name in varying for a in expr.atoms(e))}
 
     def _decided(self, loop: ir.For, answers: Mapping[ir.Value, bool]) -> ir.For:
-        return with_body(loop, _read_only(decide_all(loop.body, answers, self.env)))
+        return with_body(loop, without_unread(decide_all(loop.body, answers, self.env)))
 
     def _pays(self, loop: ir.For, parts: Sequence[ir.For]) -> bool:
         """Return whether some part costs less than the loop, and all are not too long."""
@@ -346,16 +352,6 @@ def _values(body: Body) -> Iterator[ir.Value]:
 
 def _loads(body: Body) -> Iterator[ir.Load]:
     return (x for s in statements(body) for x in loads(*values(s)))
-
-
-def _read_only(body: Body) -> Body:
-    """Leave out what is bound and not read."""
-    needed, out = set[str](), list[ir.Statement]()
-    for s in reversed(body):
-        if not isinstance(s, ir.Let) or s.name in needed:
-            needed |= reads(s)
-            out.insert(0, s)
-    return tuple(out)
 
 
 def _size(body: Body) -> int:

@@ -22,10 +22,14 @@ Value = ir.Value
 
 
 def version_condition(nest: Nest) -> Item | None:
-    """Return the condition by which a nest has two versions: the first one with dependents."""
+    """Return the condition by which a nest has two versions: the first one with dependents.
+
+    It varies in none of the nest's loops, which may walk several positions of the grid.
+    """
     if not nest.order:
         return None
-    return next((i.args[0] for i in nest.items if isinstance(i, UniformSelect)), None)
+    conditions = (i.args[0] for i in nest.items if isinstance(i, UniformSelect))
+    return next((c for c in conditions if c.axes.isdisjoint(nest.order)), None)
 
 
 def is_select(item: Item) -> bool:
