@@ -67,7 +67,6 @@ from smelt.codegen.llvm.nests.environment import (
 )
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.storage import Storage
-from smelt.codegen.llvm.products.collapse_rows import run_collapsed
 from smelt.codegen.llvm.products.direct_store import find_direct_stores, run_unless_stored
 from smelt.codegen.llvm.products.drivers import driver_of
 from smelt.codegen.llvm.products.packing import emit_short_rows
@@ -115,7 +114,7 @@ class NestEmitter(Environment):
             return
         update = find_in_place_update(nest, self.s)
         if update is None:
-            run = partial(run_collapsed, self, nest, lambda: self._run_versions(nest, scope))
+            run = partial(self._run_versions, nest, scope)
             run_unless_stored(self, nest, lambda: for_each_row_group(self, nest, run))
             return
         versions = partial(self._run_versions, nest, scope)

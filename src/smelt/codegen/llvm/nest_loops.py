@@ -17,6 +17,7 @@ from smelt.codegen.llvm.access.prefetch import next_block, share_start
 from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StateRead, accesses_of
+from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.versioning import version_condition
 from smelt.codegen.llvm.lower_nest import Key, Lowering, identifier, lower_nest, start_states
 from smelt.codegen.llvm.nests.environment import Environment, LateStore, RowShare
@@ -25,6 +26,7 @@ from smelt.codegen.llvm.print_loops import LoopPrinter
 from smelt.codegen.llvm.vector_loops import Share, in_vectors, why_not_nest
 from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
+from smelt.loop.passes.collapse import join_rows
 from smelt.loop.passes.fuse_if import fuse_if
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.passes.version import version
@@ -52,12 +54,16 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
         asks += env.frame.shares.get(env.s.nests[-1], ())
     steps = {identifier(a.buffer): next_block(env.s, nest, a) for a in accesses_of(nest.items)}
     blocks = {name: lowering.index(step) for name, step in steps.items() if step is not None}
+    transposed = any(c.transposes_sums for c in env.s.products.values())
+    transposed &= not (nest.reductions or cuts or is_fully_unrolled(env.s, nest, nest.items))
     printer.block(lowering.states_func().body)
     sums = [r for r in nest.reductions if r in lowering.arrays and adds_pairs_first(r)]
     pairs = {lowering.arrays[r][0][0] for r in sums if nest.pairs}
 
     def vectors(func: loop.Func) -> loop.Func:
         for var in lowering.lanes:
+            if transposed:
+                func, var = join_rows(func, var)  # of sums that were stored without gaps
             shares = [lowering.share(x) for x in asks]
             func = in_vectors(
                 func,

@@ -11,19 +11,36 @@
 func f(x: f32[3], y: out f32[n*3]; n)
   each i_1 in 0 .. n*3
     y[i_1] = x[i_1%3]
+
+`join_rows` does so only where rows continue one another in every array, as in `y` alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
 from smelt.loop.ir import Module
-from smelt.loop.walk import Body, Names, replace_loop, substitute
+from smelt.loop.walk import (
+    Body,
+    Names,
+    indices,
+    loop_around,
+    loop_over,
+    place_indices,
+    replace_loop,
+    statements,
+    substitute,
+    values,
+    visit,
+)
 from smelt.types import expr
+from smelt.types.affine import coefficient
+from smelt.types.expr import Index
 
-__all__ = ["Module", "collapse"]
+__all__ = ["Module", "collapse", "join_rows"]
 
 
 def collapse(func: ir.Func, var: str) -> ir.Func:
@@ -55,3 +72,34 @@ def collapse(func: ir.Func, var: str) -> ir.Func:
         return (replace(head, body=substitute(inner.body, variables)),)
 
     return replace_loop(func, var, change)
+
+
+def join_rows(func: ir.Func, var: str) -> tuple[ir.Func, str]:
+    """Collapse the loops around that over `var` while rows continue one another.
+
+    Returns the name of the joined loop too: `var` if none is joined.
+    """
+    while (row := loop_around(func.body, var)) is not None:
+        try:
+            joined = collapse(func, row.var)
+        except LoopPassError:
+            break
+        (name,) = (n for n in _loops(joined) if n not in _loops(func))
+        body = loop_over(joined.body, name).body
+        if any(coefficient(e, name) is None for s in statements(body) for e in _all_indices(s)):
+            break
+        func, var = joined, name
+    return func, var
+
+
+def _all_indices(s: ir.Statement) -> Iterator[Index]:
+    yield from indices(s)
+    for v in (x for root in values(s) for x in visit(root)):
+        if isinstance(v, ir.Load):
+            yield from place_indices(v.place)
+        elif isinstance(v, ir.IndexValue):
+            yield v.index
+
+
+def _loops(func: ir.Func) -> set[str]:
+    return {s.var for s in statements(func.body) if isinstance(s, ir.For)}

@@ -24,9 +24,11 @@ MAX_UNROLLED_ITEMS = 64
 
 
 def is_single_block(s: Schedule, axis: str) -> bool:
-    """Return whether a constant axis fits into a single block of a task."""
+    """Return whether an axis is known to fit into a single block of a task."""
     extent, block = s.phase.axes[axis], s.block.get(axis)
-    return isinstance(extent, int) and isinstance(block, int) and extent <= block
+    return extent == block or (
+        isinstance(extent, int) and isinstance(block, int) and extent <= block
+    )
 
 
 def is_fully_unrolled(s: Schedule, nest: Nest, items: Sequence[Item] = ()) -> bool:

@@ -8,6 +8,9 @@ Instantiating BLAS Functionality", 2015).  Within packing loops LLVM would keep 
 constants in the registers which the tile needs for its sums; an outlined function has all
 registers.  Partial sums of a block of k wait in scratch for the next block.
 
+The loop language has no form for dot products of units, permutes by a register, loads that wait for
+sums, and sums that stay on the stack between runs; so the builder emits tiles, and texts pack.
+
 Some dot-product instructions multiply two rows by two columns.  A register then holds a square of
 four sums, of rows i and i + 1 and columns j and j + 1; each factor holds two units along k of two
 rows, or of two columns.  That is twice the products of a dot product of one unit in every lane.
