@@ -31,7 +31,7 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.graph.text import text as to_text
 from smelt.journal.facts import Journal
-from smelt.runtime.garbage import hide_live_objects
+from smelt.runtime.compile_scope import hide_live_objects
 
 
 def recorded(f: Callable[..., Any], *arrays: Any) -> Graph:

@@ -39,8 +39,8 @@ from smelt.saved.file import ProgramFile, is_program
 from smelt.saved.plans import read_report
 from smelt.tune.arrays import random_array
 from smelt.types.expr import evaluate, sizes_of
-from smelt.types.parse_type import parse_type
 from smelt.types.tensor import TensorType
+from smelt.types.text import parse_type
 
 SUFFIX = ".smelt"
 

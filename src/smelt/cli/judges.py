@@ -34,8 +34,8 @@ from smelt.kernel.verify_sizes import verify_sizes as verify_kernel_sizes
 from smelt.lower import interp as plan_interp
 from smelt.ops.create import Input
 from smelt.python.dataclass import dataclass
+from smelt.runtime.code import Loaded, load
 from smelt.runtime.executable import Executable, KernelStep, NativeFunction, Value
-from smelt.runtime.loader import Loaded, load
 from smelt.runtime.memory import check_room
 from smelt.types.dtype import DType
 from smelt.types.expr import size

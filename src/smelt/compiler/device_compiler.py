@@ -41,7 +41,7 @@ from smelt.runtime.cuda.code import store_code, stored_code
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.host import host
-from smelt.runtime.steps import Sizes
+from smelt.runtime.plan_tables import Sizes
 from smelt.tune.device_plans import SHARE
 from smelt.tune.scheduled_gpu import policy_in_force, rates_of, scheduled
 from smelt.tune.schedules import race

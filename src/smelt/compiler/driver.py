@@ -46,17 +46,16 @@ from smelt.ops.create import Input
 from smelt.ops.library_product import provider
 from smelt.passes.constant_subgraph import Split, split_constant_subgraph
 from smelt.python.dataclass import dataclass
+from smelt.runtime.cache import persist_claims
 from smelt.runtime.code import LoadedKernel, add, find, key_of
 from smelt.runtime.code_identity import generator_identity
+from smelt.runtime.compile_scope import hide_live_objects, with_frame_room
 from smelt.runtime.executable import Executable, Value
 from smelt.runtime.executable_format import CallUse, ChunkedUse, KernelUse, LoopUse, Recipe
-from smelt.runtime.frames import with_frame_room
-from smelt.runtime.garbage import hide_live_objects
 from smelt.runtime.host import host, machine_id
-from smelt.runtime.library_choice import library_wish, usable_library
+from smelt.runtime.library_figures import library_wish, usable_library
 from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Allowance, Compiler, Run
-from smelt.runtime.proofs import persist_claims
 from smelt.tune import library_speed
 from smelt.tune.memory import Program
 from smelt.tune.race import HostRace, choose

@@ -18,7 +18,7 @@ from smelt.fusion.legal import Refusal
 from smelt.graph.ir import Node
 from smelt.graph.text import name_values
 from smelt.journal.facts import Decision, Verdict
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 from smelt.python.origin import Origin
 
 Numbers = dict[str, float]

@@ -9,7 +9,7 @@ import numpy as np
 
 from smelt.errors import ExternError
 from smelt.ops.spec import Adjoint, Array, Cotangents, Sizes, TensorOp, V
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 from smelt.python.dataclass import dataclass
 from smelt.types.tensor import TensorType
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 from smelt.python.dataclass import dataclass
 from smelt.rewrite.match import arrangements
 from smelt.rewrite.term import Call, Number, Term, term, variables

@@ -23,7 +23,7 @@ from smelt.graph.walk import input_size_names
 from smelt.knobs.values import Pairs
 from smelt.knobs.values import pairs as read_pairs
 from smelt.ops.library_product import provider
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 from smelt.runtime.cache import Cache
 from smelt.runtime.prelude import Allowance
 

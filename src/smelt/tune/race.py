@@ -25,7 +25,7 @@ from smelt.knobs.values import Pairs
 from smelt.ops.library_product import provider
 from smelt.ops.spec import dims_at
 from smelt.python.dataclass import dataclass
-from smelt.runtime.library_choice import library_wish
+from smelt.runtime.library_figures import library_wish
 from smelt.runtime.prelude import Run
 from smelt.tune.arrays import Array, agree, random_array
 from smelt.tune.memory import LIBRARY, Program, Settings, recall, remember

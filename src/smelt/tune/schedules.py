@@ -37,7 +37,7 @@ from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.memory import driver_memory
 from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
-from smelt.runtime.steps import Value
+from smelt.runtime.plan_tables import Value
 from smelt.tune.arrays import Array, agree, random_array
 from smelt.tune.device_clock import STREAM, DeviceClock
 from smelt.tune.race import CLEAR_RATIO, MAX_INPUT_BYTES

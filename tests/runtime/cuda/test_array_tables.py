@@ -21,7 +21,7 @@ from smelt.kernel.flat_reduction import flat_kernels
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
 from smelt.runtime.cuda import array_tables
-from smelt.runtime.cuda import graphs as graphs_of_plans
+from smelt.runtime.cuda import stream as graphs_of_plans
 from smelt.runtime.cuda.array_tables import ArrayTables, families, launches_of
 from smelt.types.dtype import f16, f32, i32
 from smelt.types.expr import size, sizes_of
