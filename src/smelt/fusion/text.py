@@ -49,7 +49,7 @@ from typing import NoReturn
 
 from smelt.errors import PlanTextError
 from smelt.fusion.plan import Body, Cluster, LoopBody, Plan, Slot
-from smelt.fusion.traffic import traffic
+from smelt.fusion.predict import traffic
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
 from smelt.graph.text import name_values

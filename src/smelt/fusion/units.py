@@ -203,7 +203,7 @@ class Units:
 
     @cached_property
     def stream_cache(self) -> dict[tuple[object, ...], object]:
-        """Cache of `smelt.fusion.derived_stream`."""
+        """Cache of `smelt.fusion.stream_axes`."""
         return {}
 
     @cached_property

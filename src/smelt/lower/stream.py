@@ -24,10 +24,9 @@ from math import prod
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
-from smelt.fusion.cascade.columns import inner_columns
 from smelt.fusion.cascade.finite_masks import find_finite_mask
 from smelt.fusion.cascade.states import State as Carried
-from smelt.fusion.cascade.states import state_row_bytes
+from smelt.fusion.cascade.states import inner_columns, state_row_bytes
 from smelt.fusion.cascade.term import Term
 from smelt.kernel.axes import axes_of_index, axes_of_value
 from smelt.kernel.canonical import numbered_name

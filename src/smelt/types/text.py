@@ -38,7 +38,7 @@ from smelt.types.tensor import TensorType
 
 
 def number_text(value: object) -> str:
-    """Return `repr` of a number, with the sign of NaN, which `repr` drops; `float` reads it back.
+    """Return `repr` of a number, with the sign of NaN; `float` reads it back.
 
     >>> number_text(-0.0), number_text(float("nan")), number_text(float("-nan"))
     ('-0.0', 'nan', '-nan')
