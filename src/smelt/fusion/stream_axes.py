@@ -1,4 +1,4 @@
-"""Find the axes of a region that are worth streaming, and derive what a stream carries.
+"""Find axes of a region worth streaming, and derive what a stream carries.
 
 >>> from smelt.fusion.region import build_region
 >>> from smelt.graph.text import parse

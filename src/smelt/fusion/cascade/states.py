@@ -1,4 +1,4 @@
-"""Number the carried states of a stream, and choose the columns that it keeps in one task.
+"""Number the carried states of a stream; choose the columns kept in one task.
 
     sum(exp(score[i, j]) * v[j, c] over j)
 

@@ -1,4 +1,4 @@
-"""Launch a plan's table in a stream of a device, or replay it as one CUDA graph.
+"""Launch a plan's table in a device's stream, or replay it as one graph.
 
 A graph costs one call for all kernels, and less time on the device between two of them. It holds
 the addresses of a call, so it is worth making only for addresses that come again: with a caching
