@@ -31,8 +31,7 @@ from smelt.frontends.array.explain import explain, explain_call
 from smelt.frontends.array.jit import Jit, jit
 from smelt.frontends.array.trace import Spec
 from smelt.graph.text import parse
-from smelt.graph.verify import verify
-from smelt.graph.verify_sizes import verify_sizes
+from smelt.graph.verify import verify, verify_sizes
 from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.ops.spec import dims_at
 from smelt.saved.file import ProgramFile, is_program

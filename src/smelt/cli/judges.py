@@ -24,7 +24,7 @@ from smelt.graph import interp as graph_interp
 from smelt.graph import text as graph_text
 from smelt.graph.ir import Graph
 from smelt.graph.verify import verify
-from smelt.graph.verify_sizes import verify_sizes as verify_graph_sizes
+from smelt.graph.verify import verify_sizes as verify_graph_sizes
 from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.kernel import interp as kernel_interp
 from smelt.kernel import text as kernel_text

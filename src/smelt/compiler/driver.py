@@ -36,8 +36,7 @@ from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import CompiledKernel, Variant, Variants, select_variant, size_or_number
 from smelt.kernel.canonical import CanonicalKernel, canonical_kernel
 from smelt.kernel.ir import Kernel
-from smelt.kernel.parametrize_constants import erase_numbers, parametrize
-from smelt.kernel.specialize_small_sizes import row_counts, transposed_sizes
+from smelt.kernel.size_constants import erase_numbers, parametrize, row_counts, transposed_sizes
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.machine.target import Target
@@ -57,8 +56,7 @@ from smelt.runtime.library_figures import library_wish, usable_library
 from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Allowance, Compiler, Run
 from smelt.tune import library_speed
-from smelt.tune.memory import Program
-from smelt.tune.race import HostRace, choose
+from smelt.tune.race import HostRace, Program, choose
 from smelt.types.expr import add as add_index
 from smelt.types.expr import substitute
 

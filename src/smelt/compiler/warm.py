@@ -38,7 +38,7 @@ from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import Variant
 from smelt.machine.target import Target
 from smelt.ops.symbolic import has_system
-from smelt.packages.llvm_package import import_compiler, llvm_version
+from smelt.packages.installed import import_compiler, llvm_version
 from smelt.python.caches import cached_property
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import LoadedKernel, find, key_of
@@ -50,7 +50,7 @@ from smelt.runtime.host import host, machine_id
 from smelt.runtime.library_figures import library_identity
 from smelt.runtime.prelude import Allowance, Runnable
 from smelt.runtime.reference import is_recoverable, warn_fallback
-from smelt.tune.memory import Program, Settings, recall
+from smelt.tune.race import Program, Settings, recall
 
 if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled

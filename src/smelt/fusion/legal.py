@@ -7,9 +7,9 @@ what the user forbids.
 
 A contraction is computed once per result. If another one reads it at positions that combine its
 axis with an axis reduced there (windows of a convolution, heads of attention), every region of both
-has that axis in the position, whatever else it contains, and is refused. Such pairs (`Barriers`) are
-found once per graph from the edges, through all units that pass the position on, so that no region
-has to be built.
+has that axis in the position, whatever else it contains, and is refused. Such pairs (`Barriers`)
+are found once per graph from the edges, through all units that pass the position on, so that no
+region has to be built.
 
 >>> from smelt.graph.text import parse
 >>> units = Units(

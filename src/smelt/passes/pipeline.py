@@ -48,15 +48,13 @@ from smelt.passes.fold_scales import fold_scales
 from smelt.passes.forward_select import forward_select
 from smelt.passes.gather_to_reduce import gather_to_reduce
 from smelt.passes.hoist_broadcast import hoist_broadcast
-from smelt.passes.loop_bodies import simplify_bodies
+from smelt.passes.loop_bodies import simplify_bodies, sink_operand_views
 from smelt.passes.nest_reductions import merge_reductions, nest_reductions
-from smelt.passes.precision import drop_half_rounding
+from smelt.passes.precision import drop_half_rounding, round_factors
 from smelt.passes.propagate_layouts import propagate_layouts
 from smelt.passes.reduce_of_concat import split_concat_reductions
 from smelt.passes.reorder_reduction import reorder_reductions
-from smelt.passes.round_factors import round_factors
 from smelt.passes.simplify import simplify, simplify_fast
-from smelt.passes.sink_operand_views import sink_operand_views
 from smelt.passes.sink_slices import sink_slices
 from smelt.passes.split_gated_matmul import split_gated_matmul
 from smelt.passes.stencils import mark_packed_stencils

@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from smelt.kernel.abi import ABI_VERSION
 from smelt.machine.processor import system_triple
-from smelt.packages.llvm_package import llvm_version
+from smelt.packages.installed import llvm_version
 from smelt.python.imports import fork_safe_import
 from smelt.runtime import poll
 from smelt.runtime.cache import Cache

@@ -25,7 +25,7 @@ from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import CompiledKernel, Variant
 from smelt.machine.processor import missing_features, system_triple
 from smelt.machine.target import Target
-from smelt.packages.llvm_package import import_compiler, llvm_version
+from smelt.packages.installed import import_compiler, llvm_version
 from smelt.python.imports import fork_safe_import
 from smelt.runtime import native
 from smelt.runtime.code import LoadedKernel, key_of, load
@@ -33,7 +33,7 @@ from smelt.runtime.executable_format import FORMAT as RECIPE_FORMAT
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.verify_recipe import verify_recipe, verify_sizes
 from smelt.saved.file import ProgramFile, Writer
-from smelt.tune.memory import Program
+from smelt.tune.race import Program
 
 if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled

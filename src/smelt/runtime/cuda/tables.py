@@ -79,7 +79,7 @@ class DeviceStep:
     plan's sizes or numbers, `values` the code's buffers to the plan's values. Steps with the same
     name `flat` do the same to flat arrays, which are among `arrays`; `table_at` returns its code
     for a number of arrays whose elements are, or are not, multiples of 16, and `columns` are what
-    the table of each of its launches lists (see `smelt.kernel.flat_reduction`).
+    the table of each of its launches lists (see `smelt.kernel.flat_kernels`).
     """
 
     name: str
