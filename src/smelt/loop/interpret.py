@@ -412,8 +412,10 @@ def _across(v: ir.Across, args: list[Array]) -> Any:
     if v.scan:
         (lanes,) = args
         out = lanes.copy()
-        for k in range(1, out.size):
-            out[k] = _combine(v.combine, out[k - 1 : k], lanes[k : k + 1])[0]
+        distance = 1
+        while distance < out.size:
+            out[distance:] = _combine(v.combine, out[:-distance], out[distance:])
+            distance *= 2
         return out
     return _scalar_or_lanes([_halves(a, lambda x, y: _combine(v.combine, x, y)) for a in args])
 

@@ -126,7 +126,8 @@ class Across:
 
     Lane k is combined with lane k + lanes/2. `args` is one vector, or the values and positions of
     `argmax` and `argmin`, whose result is the position. Several vectors of as many lanes give one
-    lane each. `scan` gives the prefixes instead.
+    lane each. `scan` gives the prefixes instead: lanes are combined with those 1, 2, 4, .. before
+    them, in turn (W. D. Hillis and G. L. Steele, "Data parallel algorithms", 1986).
     """
 
     combine: str

@@ -53,7 +53,18 @@ def _at_condition(func: ir.Func, change: Callable[..., ir.Func]) -> ir.Func:
 
 REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     "f has no loop over q": (ROW + "y[i] = 1.0", lambda f: vectorize(f, "q", 4, "mask")),
-    "is not `each` in steps of 1": (ORDERED, lambda f: vectorize(f, "i", 4, "mask")),
+    "is not `each` in steps of 1": (
+        ROW.replace("each", "for") + "y[i] = 1.0",
+        lambda f: vectorize(f, "i", 4, "mask"),
+    ),
+    "carries s, which is not a scan": (
+        ORDERED,
+        lambda f: vectorize(f, "i", 4, "mask"),
+    ),
+    "reads what it carries more than once": (
+        ORDERED.replace("s' = ", "v = s + 1.0\n    y[i] = s\n    s' = v #"),
+        lambda f: vectorize(f, "i", 4, "mask"),
+    ),
     "the loop over i folds, or runs tasks": (TWO_FOLDS, lambda f: poll_strips(f, "i", 4)),
     "n is not a number of whole vectors": (
         ROW + "y[i] = 1.0",

@@ -22,6 +22,7 @@ from smelt.codegen.llvm.instructions.reductions import (
     first_lanes,
     reduce_lanes,
     replace_first_lanes,
+    scan_lanes,
 )
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Reduction, Scan, visited_axes
@@ -400,12 +401,7 @@ class ReductionEmitter:
         return acc.finish(m, new)
 
     def _scan_lanes(self, item: Scan, scope: Scope, first: Value) -> Value:
-        """Return the scan of a vector's lanes, by recursive doubling.
-
-        Each step combines lanes twice as far apart as the one before (W. D. Hillis and G. L.
-        Steele, "Data parallel algorithms", 1986); then all are combined with the carry of the
-        vectors before.
-        """
+        """Return the scan of a vector's lanes, combined with the carry of the vectors before."""
         assert scope.lanes is not None
         env, acc, lanes = self.env, self.env.storage.accumulator_of(item), scope.lanes.count
         m, scalar = env.machine(scope, True), env.machine(scope, False)
@@ -414,12 +410,7 @@ class ReductionEmitter:
         state = acc.step(m, start, env.get(item.args[0], scope, True), None)
         if scope.lanes.mask is not None:
             state = [m.select(scope.lanes.mask, x, e) for x, e in zip(state, start, strict=True)]
-        distance = 1
-        while distance < lanes:
-            moved = [
-                _shift_lanes(self.b, x, e, distance) for x, e in zip(state, start, strict=True)
-            ]
-            state, distance = acc.join(m, moved, state), 2 * distance
+        state = scan_lanes(m, state, start, acc.join)
         keys = [(item, SCAN_STATE_KEY + k) for k in range(len(acc.parts))]
         carried = [
             scalar.select(first, e, load_kept(env, key, axes, scope))
@@ -430,13 +421,6 @@ class ReductionEmitter:
         for key, x in zip(keys, state, strict=True):
             store_kept(env, key, axes, self.b.extract_element(x, last), scope)
         return acc.finish(m, state)
-
-
-def _shift_lanes(b: ir.IRBuilder, value: Value, start: Value, distance: int) -> Value:
-    """Return the lanes moved up by a distance; the first ones are those of `start`."""
-    lanes = value.type.count
-    order = [k if k < distance else lanes + k - distance for k in range(lanes)]
-    return b.shuffle_vector(start, value, ir.Constant(ir.VectorType(ir.IntType(32), lanes), order))
 
 
 def power_of_two(n: int) -> bool:

@@ -465,7 +465,7 @@ class _Loops:
             case ssa.Scan(row=row):
                 inner, source = self._scan_type(item), item.args[0].dtype
                 element = args[0] if source == inner else loop.Cast(args[0], inner)
-                return _applied(row.scalar, (_read(self.carries[item], inner), element))
+                return loop.Apply(row.scalar, (_read(self.carries[item], inner), element))
             case ssa.Cast(to=dtype):
                 return loop.cast(args[0], dtype)
             case _:

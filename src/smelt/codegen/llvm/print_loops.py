@@ -35,7 +35,7 @@ from smelt.codegen.llvm.instructions.indexing import (
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.reduce_rows import reduce_rows
-from smelt.codegen.llvm.instructions.reductions import reduce_halves
+from smelt.codegen.llvm.instructions.reductions import State, reduce_halves, scan_lanes
 from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.loops.poll import leave_if_given_up
 from smelt.codegen.llvm.scratch.transpose import transpose
@@ -277,6 +277,8 @@ class LoopPrinter:
                 return Typed(splat(self.b, x.value, lanes), x.dtype)
             case loop.Across(combine, args, False) if not COMBINES[combine].positional:
                 return self._across(COMBINES[combine], [self.value(a) for a in args])
+            case loop.Across(combine, (arg,), True):
+                return self._prefixes(COMBINES[combine], self.value(arg))
             case loop.Shuffle((loop.Ref(name),), "permute", table) if name in self.tiles:
                 return self.tiles[name][table[0] // len(table)]
             case loop.Shuffle((first, second), "interleave"):
@@ -311,6 +313,17 @@ class LoopPrinter:
         rows = [[x.value] for x in args]
         (total,) = reduce_rows(m, rows, dtype.itemsize, lambda m, x, y: [join(m, x[0], y[0])])
         return Typed(total, dtype)
+
+    def _prefixes(self, row: Combine, x: Typed) -> Typed:
+        """Combine each lane with those before it, by recursive doubling."""
+        m = self.machine(x.lanes)
+        start = m.const(x.dtype, row.identity(x.dtype))
+
+        def join(m: LLVMMachine, before: State, state: State) -> State:
+            return [SCALARS[row.scalar].lower(m, x.dtype, before[0], state[0])]
+
+        (prefixes,) = scan_lanes(m, [x.value], [start], join)
+        return Typed(prefixes, x.dtype)
 
     def _prefix(self, v: loop.Prefix) -> Value:
         mask = self.masks.get(v)

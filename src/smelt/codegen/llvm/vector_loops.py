@@ -100,13 +100,15 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     if nest.transposed or nest.store_range:
         return "tiles, or ranges"
     storage = storage or lay_out(s)
+    if reason := _why_not_scans(nest, storage):
+        return reason
     if nest.reductions and (reason := _why_not_reductions(s, nest, storage)):
         return reason
     return _why_not_lanes(s, nest, storage) or _why_not_stores(nest)
 
 
-_OTHERS = (ssa.UniformSelect, ssa.Reduction, ssa.WindowRead, ssa.KPair, ssa.Dot)
-"""Values that only nests of other kinds compute (scans are reductions)."""
+_OTHERS = (ssa.UniformSelect, ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
+"""Values that only nests of other kinds compute."""
 
 
 def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
@@ -150,6 +152,22 @@ def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
     return ""
 
 
+def _scans(nest: Nest) -> list[ssa.Scan]:
+    return [i for i in nest.items if isinstance(i, ssa.Scan)]
+
+
+def _why_not_scans(nest: Nest, storage: Storage) -> str:
+    """Return why the scans of a nest are not those of its vectors."""
+    scans = _scans(nest)
+    if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in scans):
+        return "scans that carry more than a number"
+    if any(i.over != (nest.vector,) for i in scans):
+        return "scans across loops"
+    if scans and (nest.reductions or nest.state_updates or nest.stages):
+        return "scans beside reductions"
+    return ""
+
+
 def _kept(s: Schedule, nest: Nest) -> Iterator[Item]:
     """Yield the items that a nest reads from scratch memory, or stores there."""
     yield from nest.saves
@@ -176,7 +194,7 @@ def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) 
     """Run a nest in vectors that are stored past the caches, in lines or pieces."""
     arrays = {identifier(x.access.buffer): x.access.buffer for x in nest.stores}
     sizes = {s.phase.dtypes[name].itemsize for name in arrays.values()}
-    if _is_long(nest) or len(sizes) > 1:
+    if _is_long(nest) or len(sizes) > 1 or _scans(nest):
         func, tail = cut_tail(func, var, wide)
         func, main = store_if_aligned(func, var, arrays, PIECE if _is_long(nest) else CACHE_LINE)
     else:
@@ -230,7 +248,7 @@ def in_vectors(
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     streaming &= _fills_lines(s, nest)
     parts: dict[str, int | None] = {var: None}
-    if not (nest.reductions or nest.state_updates or cuts or is_short):
+    if not (nest.reductions or nest.state_updates or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
     for name, most in parts.items():
         if most is not None and most <= s.lanes:

@@ -45,8 +45,9 @@ from functools import reduce
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
+from smelt.loop.env import types_in
 from smelt.loop.ir import Module
-from smelt.loop.passes.remainder import whole_groups
+from smelt.loop.passes.remainder import continued, whole_groups
 from smelt.loop.walk import (
     Body,
     Names,
@@ -150,12 +151,15 @@ def align_stores(
 
 def cut_tail(func: ir.Func, var: str, step: int) -> tuple[ir.Func, str]:
     """Cut the loop over `var` where whole steps end; return the variable of what remains."""
-    names = Names(func)
+    names, env = Names(func), types_in(func)
     tail, mid = names.new(var), names.new("mid")
 
     def change(s: ir.For) -> Body:
+        main = replace(s, high=ir.number(mid))
+        main = _with_own_carry(main, names)
         rest = _copy(s, tail, ir.number(mid), s.high, names)
-        return (_let(mid, whole_groups(s, step)), replace(s, high=ir.number(mid)), rest)
+        rest = replace(rest, carry=continued(s, main, env))
+        return (_let(mid, whole_groups(s, step)), main, rest)
 
     return replace_loop(func, var, change), tail
 
@@ -168,13 +172,18 @@ def store_if_aligned(
     Returns the variables of this loop and the other one. Raises LoopPassError if the loop does not
     store at indices.
     """
-    names, stores = Names(func), _Stores(func, arrays)
+    names, stores, env = Names(func), _Stores(func, arrays), types_in(func)
     aligned, other = names.new(var), names.new(var)
 
     def change(s: ir.For) -> Body:
+        def side(var: str) -> Body:
+            copy = _with_own_carry(_copy(s, var, s.low, s.high, names), names)
+            ends = zip(s.carry, continued(s, copy, env), strict=True)
+            return (copy, *(ir.Next(c.name, end.init) for c, end in ends))
+
         test = _all([_is_multiple(a, alignment) for a in stores.addresses(s)])
-        past = store_past((_copy(s, aligned, s.low, s.high, names),), arrays, alignment)
-        return (ir.If(test, past, (_copy(s, other, s.low, s.high, names),)),)
+        past = store_past(side(aligned), arrays, alignment)
+        return (ir.If(test, past, side(other), tuple(c.name for c in s.carry)),)
 
     return stores.with_skews(replace_loop(func, var, change)), (aligned, other)
 
@@ -241,6 +250,15 @@ def _all(tests: Sequence[ir.Value]) -> ir.Value:
 
 
 def _copy(s: ir.For, var: str, low: Index, high: Index, names: Names) -> ir.For:
-    """Return a copy of a loop over another range."""
+    """Return a copy of a loop over another range, which carries what it does."""
     body = rename(s.body, {n: names.new(n) for n in bound(s.body)})
-    return ir.For(s.kind, var, low, high, substitute(body, {s.var: axis(var, s.high)}))
+    body = substitute(body, {s.var: axis(var, s.high)})
+    return ir.For(s.kind, var, low, high, body, s.step, s.carry)
+
+
+def _with_own_carry(s: ir.For, names: Names) -> ir.For:
+    """Return a loop with new names for what it carries."""
+    new = {c.name: names.new(c.name) for c in s.carry}
+    (loop,) = rename((s,), new) if new else (s,)
+    assert isinstance(loop, ir.For)
+    return loop

@@ -21,6 +21,26 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
 
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
 Vectors that fill no cache lines are not stored past the caches.
+A scan combines the prefixes of each vector's lanes with the last lane before it:
+
+>>> module = parse('''
+... func f(x: f32[n], y: out f32[n]; n)
+...   for i in 0 .. n with s = 0.0
+...     v = s + x[i]
+...     y[i] = v
+...     s' = v
+... ''')
+>>> print(text(Module("f", (vectorize(module.funcs[0], "i", 4, "scalar"),))))
+func f(x: f32[n], y: out f32[n]; n)
+  for i_1 in 0 .. (n//4)*4 by 4 with s_1 = 0.0
+    v_1 = s_1 + scan(sum, x[i_1 : 4])
+    y[i_1 : 4] = v_1
+    s_1' = shuffle(permute, v_1; 3)
+  for i_2 in (n//4)*4 .. n with s = s_1
+    v_2 = s + x[i_2]
+    y[i_2] = v_2
+    s' = v_2
+
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
 a remainder), `whole` (the length is a multiple), `masked` (all vectors are masked: what is left is
 short).
@@ -33,17 +53,20 @@ from typing import Literal, NoReturn
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
-from smelt.loop.env import Env, type_of, types_in
+from smelt.loop.env import Env, read, type_of, types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.decide import gap_of
-from smelt.loop.passes.remainder import copy_loop, halves, whole_groups
+from smelt.loop.passes.remainder import continued, copy_loop, halves, whole_groups
+from smelt.loop.passes.scans import Scan, scans
 from smelt.loop.walk import (
     Body,
     Names,
     Rewriter,
     atom_index,
+    loads,
     operands,
     place_indices,
+    places,
     replace_loop,
     statements,
     values,
@@ -75,8 +98,10 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
         mid = mid if tail in ("masked", "whole") else whole_groups(loop, lanes)
         if tail == "none" and mid != loop.high:
             _refuse(f"{expr.text(loop.high)} is not a number of whole vectors")
-        vector_carry = tuple(_vector_carry(c, lanes, rest, env) for c in loop.carry)
         body = _inline_indices(loop.body)
+        if loop.kind == "for":
+            return _in_order(replace(loop, body=body), mid, lanes, tail, rest, env, names)
+        vector_carry = tuple(_vector_carry(c, lanes, rest, env) for c in loop.carry)
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
         out: list[ir.For] = []
         if tail != "masked":
@@ -102,12 +127,35 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
     return replace_loop(func, var, change)
 
 
+def _in_order(
+    loop: ir.For, mid: Index, lanes: int, tail: Tail, rest: int, env: Env, names: Names
+) -> Body:
+    """Return the loops of scans, of which each continues the one before."""
+    out: list[ir.Statement] = []
+    before: ir.For | None = None
+    masked, count = tail in ("mask", "masked"), rest or lanes
+    parts = [(loop.low, mid, lanes, "")] * (tail != "masked")
+    parts += [(mid, loop.high, count, names.new("on"))] * masked
+    parts += [(mid, loop.high, 1, "")] * (tail == "scalar")
+    for k, (low, high, step, on) in enumerate(parts):
+        body = loop.body if step == 1 else Widen(loop, step, env, on).body(loop.body)
+        if on:
+            left = expr.sub(loop.high, ir.variable(loop))
+            body = (ir.Let(on, ir.Prefix(left, step)), *body)
+        carry = loop.carry if before is None else continued(loop, before, env)
+        part = ir.For("for", loop.var, low, high, body, step, carry)
+        before = copy_loop(part, names, last=k == len(parts) - 1)
+        out.append(before)
+    return tuple(out)
+
+
 def _refuse(reason: str) -> NoReturn:
     raise LoopPassError(reason)
 
 
 def _check(loop: ir.For, env: Env) -> None:
-    if loop.kind != "each" or loop.step != 1:
+    is_each = loop.kind == "each" or (loop.kind == "for" and _only_runs(loop))
+    if not is_each or loop.step != 1:
         _refuse(f"the loop over {loop.var} is not `each` in steps of 1")
     if any(c.position for c in loop.carry):
         _refuse("positions of the best element are not folded in lanes")
@@ -121,6 +169,13 @@ def _check(loop: ir.For, env: Env) -> None:
             _refuse(f"{s.name} is folded by a loop around the vectors")
         if any(type_of(v, env).lanes > 1 for v in values(s)):
             _refuse(f"the loop over {loop.var} has vectors already")
+
+
+def _only_runs(loop: ir.For) -> bool:
+    """Return whether only what a loop carries makes it run in order."""
+    stored = {p.buffer for s in statements(loop.body) for p in places(s)}
+    read = {x.place.buffer for s in statements(loop.body) for x in loads(*values(s))}
+    return bool(loop.carry) and not stored & read
 
 
 def _vector_carry(c: ir.Carry, lanes: int, rest: int, env: Env) -> ir.Carry:
@@ -203,6 +258,8 @@ class Widen(Rewriter):
         self.verdicts: dict[int, bool] = {}
         """Whether values of the body vary, by identity: operators ask for their operands again."""
         self.carries = {c.name: c for c in loop.carry}
+        self.scans = scans(loop) if loop.kind == "for" else {}
+        self.last = {r.carry: name for name, r in self.scans.items()}
 
     def _varies(self, v: ir.Value) -> bool:
         varies = self.verdicts.get(id(v))
@@ -313,6 +370,12 @@ class Widen(Rewriter):
 
     def statement(self, s: ir.Statement) -> Body:
         match s:
+            case ir.Let(name) if name in self.scans:
+                self.varying.add(name)
+                return (ir.Let(name, self._prefixes(self.scans[name])),)
+            case ir.Next(name) if name in self.last:
+                vector = ir.Ref(self.last[name])
+                return (ir.Next(name, ir.Shuffle((vector,), "permute", (self.lanes - 1,))),)
             case ir.Let(name, value):
                 new = ir.Let(name, self.value(value))
                 if self._varies(value):
@@ -333,6 +396,15 @@ class Widen(Rewriter):
                 return (ir.If(cond, self.body(then), self.body(other)),)
             case _:
                 return (s,)
+
+    def _prefixes(self, r: Scan) -> ir.Value:
+        """Return what a carry becomes with each lane."""
+        value, dtype = self._full(r.element), type_of(r.element, self.env).dtype
+        if self.on is not None:
+            value = ir.Apply("select", (self.on, value, ir.identity(r.combine, dtype)))
+        carried = read(r.carry, self.env)
+        prefixes = ir.Across(r.combine, (value,), scan=True)
+        return ir.Apply(COMBINES[r.combine].scalar, (carried, prefixes))
 
     def _folded(self, name: str, value: ir.Value) -> ir.Value:
         full = self._full(value)

@@ -271,6 +271,26 @@ def reduce_halves(
     return value
 
 
+def scan_lanes(
+    m: LLVMMachine,
+    state: State,
+    start: State,
+    join: Callable[[LLVMMachine, State, State], State],
+) -> State:
+    """Combine each lane with those before it, by recursive doubling; `start` changes nothing.
+
+    Each step combines lanes twice as far apart as the one before (W. D. Hillis and G. L. Steele,
+    "Data parallel algorithms", 1986).
+    """
+    lanes, distance = m.lanes or 1, 1
+    while distance < lanes:
+        order = [k if k < distance else lanes + k - distance for k in range(lanes)]
+        pairs = zip(start, state, strict=True)
+        moved = [m.builder.shuffle_vector(e, x, lane_numbers(order)) for e, x in pairs]
+        state, distance = join(m, moved, state), 2 * distance
+    return state
+
+
 def add_halves(m: LLVMMachine, element: Value, lanes: int) -> Value:
     """Add the halves of a vector until `lanes` lanes are left."""
     while (width := element.type.count) > lanes:

@@ -1,0 +1,103 @@
+"""Scans in lanes: the bits of nests that are emitted otherwise, on all instruction sets."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.codegen.llvm.single_kernel import RUNNABLE
+from tests.codegen.llvm.test_nest_loops import compiled
+
+from smelt.codegen.llvm import nest, vector_loops
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.vector_loops import why_not_nest
+from smelt.kernel.ir import Kernel
+from smelt.kernel.text import parse
+from smelt.kernel.verify import verify
+from smelt.machine.target import Target
+
+TYPES = ("f32", "f16", "bf16", "i8", "i32", "i64", "f64")
+LENGTHS = (1, 2, 8, 17, 24, 33, 64, 130)
+"""Constant lengths of rows."""
+
+
+def random_kernel(seed: int) -> Kernel:
+    """A kernel whose rows are scanned; of constant length or not, with a second result or none."""
+    r = random.Random(seed)
+    dtype, combine = r.choice(TYPES), r.choice(("sum", "prod", "max", "min"))
+    fixed = r.choice(LENGTHS) if r.random() < 0.4 else 0
+    row, size = r.choice(("", "m,")), str(fixed or "n")
+    wide = "f32" if dtype in ("f16", "bf16") else dtype
+    wide = "i64" if dtype[0] == "i" and combine in ("sum", "prod") else wide
+    element = r.choice((f"x[{row}n]", f"x[{row}n] * z[n]", f"-x[{row}n]"))
+    value = r.choice(("s", f"s + {wide}(z[n])", "s * s"))
+    second = r.random() < 0.4
+    results = f"y: {wide}[{row}{size}]" + (f", w: {dtype}[{row}{size}]" if second else "")
+    lines = [f"kernel k(x: {dtype}[{row}{size}], z: {dtype}[{size}]) -> {results}"]
+    lines += [f"  axis n in {fixed}"] if fixed else []
+    lines += ["  grid m"] if row else []
+    lines += [f"  s = {combine}({element} along n)", f"  y[{row}n] = {value}"]
+    lines += [f"  w[{row}n] = {element} + x[{row}n]"] if second else []
+    return verify(parse("\n".join(lines) + "\n"))
+
+
+def arrays_of(kernel: Kernel, m: int, n: int) -> dict[str, Any]:
+    rng = np.random.default_rng(m * n)
+    sizes = {"m": m, "n": n}
+    arrays: dict[str, Any] = {}
+    for p in kernel.inputs:
+        shape = [e if isinstance(e, int) else sizes[str(e)] for e in p.shape]
+        values = rng.normal(size=shape) if p.dtype.is_float else rng.integers(-3, 4, shape)
+        if p.dtype.is_float and values.size > 20:
+            values.flat[[3, 11, 14, 19]] = -0.0, np.inf, np.nan, 0.0
+        values[..., :2] *= 0.0 if p.dtype.is_float else 1
+        arrays[p.name] = values.astype(p.dtype.numpy)
+    return arrays
+
+
+def bits(x: Any) -> bytes:
+    """The bits of an array; NaN of either sign is one, since operands of additions commute."""
+    return (np.where(x != x, np.array(np.nan, x.dtype), x) if x.dtype.kind in "fV" else x).tobytes()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_bits_are_those_of_nests(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, isa, streaming = random_kernel(seed), RUNNABLE[seed % len(RUNNABLE)], seed % 2 == 1
+    new = compiled(kernel, isa, streaming=streaming)
+    with monkeypatch.context() as patch:
+        patch.setattr(nest, "run_as_loops", lambda *_: False)
+        old = compiled(kernel, isa, streaming=streaming)
+    for m, n in ((1, 1), (3, 17), (2, 64), (4, 290), (1, 1100), (0, 5), (3, 0)):
+        arrays = arrays_of(kernel, m, n)
+        for at_end in (True, False):
+            got, want = new(arrays, at_end=at_end), old(arrays, at_end=at_end)
+            assert all(bits(got[p]) == bits(want[p]) for p in want), (m, n)
+
+
+def test_most_scans_along_vectors_are_printed_from_loops() -> None:
+    target = Target.for_isa("avx2")
+    reasons: list[str] = []
+    for seed in range(30):
+        for phase in program(random_kernel(seed)).phases:
+            for s in build_schedules(phase, target, ""):
+                reasons += [why_not_nest(s, x) for x in s.nests]
+    assert reasons.count("") >= 20
+    others = {"scans that carry more than a number", "lanes that are apart"}
+    assert {*reasons} - {""} <= others
+
+
+@pytest.mark.parametrize("combine", ["sum", "max"])
+def test_strips_of_a_long_row_keep_the_bits(combine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task asks between strips whether it was given up, and carries the fold across them."""
+    source = f"kernel k(x: f32[n]) -> y: f32[n]\n  y[n] = {combine}(x[n] along n)\n"
+    kernel = verify(parse(source))
+    x = {"x": np.random.default_rng(0).normal(size=333).astype(np.float32)}
+    for streaming in (False, True):
+        want = compiled(kernel, RUNNABLE[0], streaming=streaming)(x)
+        with monkeypatch.context() as patch:
+            patch.setattr(vector_loops, "POLL_ELEMENTS", 8)
+            got = compiled(kernel, RUNNABLE[0], streaming=streaming)(x)
+        assert got["y"].tobytes() == want["y"].tobytes()
