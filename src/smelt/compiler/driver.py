@@ -29,6 +29,7 @@ from smelt.fusion.cascade.proofs import PROOF_CACHE, VERSION
 from smelt.fusion.plan import Cluster, Donate, Donated, Plan, cluster_sizes
 from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop
 from smelt.graph.walk import all_size_names, input_size_names
 from smelt.journal import logs, progress
 from smelt.journal.facts import CacheHit, Journal, KernelEmitted, KernelLowered
@@ -163,7 +164,7 @@ def _compile(
     graph, sizes = program.graph, program.sizes
     progress.stage("simplifying the graph")
     graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes, target.tiling)
-    if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
+    if Loop in graph.kinds() and knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
         graph = fusion.fuse_loop_neighbors(graph, sizes, target.tiling)
     progress.stage("planning what to fuse")
     plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)

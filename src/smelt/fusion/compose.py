@@ -84,7 +84,7 @@ def plan(
     little.
     """
     target = target.planning
-    split = split_checks(graph, Hints(hints)) if fuse else None
+    split = split_checks(graph, Hints(hints)) if fuse and graph.checks else None
     if split is None:
         return _plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     checks = plan_single.plan(split[1], target, Journal(keep=False), hints)

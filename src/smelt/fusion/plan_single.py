@@ -58,6 +58,7 @@ from smelt.fusion.streams import stream_cost
 from smelt.fusion.units import Units
 from smelt.fusion.verify import check_disjoint, verify
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop
 from smelt.graph.source_names import called_names, source_names
 from smelt.graph.text import name_values
 from smelt.graph.walk import input_size_names
@@ -269,12 +270,12 @@ def plan(
     sizes = Hints(search_result.sizes or hints)
     late = target.tiling.least_late_bytes
     clusters, launches = order_clusters(graph, search_result.parts, sizes, late)
-    clusters = plan_loops(
-        clusters,
-        sizes,
-        target,
-        lambda step, at: plan(step, target, Journal(keep=False), at, fuse=fuse),
-    )
+    if Loop in graph.kinds():
+
+        def plan_step(step: Graph, at: Mapping[str, int]) -> Plan:
+            return plan(step, target, Journal(keep=False), at, fuse=fuse)
+
+        clusters = plan_loops(clusters, sizes, target, plan_step)
     reuses = {n: inputs for p in search_result.parts for n, inputs in p.reuses.items()}
     slots = memory.assign(graph, clusters, launches, sizes, reuses, donated)
     result = Plan(
@@ -376,7 +377,9 @@ def _search_graph(graph: Graph, options: _SearchOptions) -> SearchResult:
     clusters = [c for _, c in sorted(search.clusters.items())]
     require(wishes, [c.members for c in clusters], search.decisions)
     moved = [c.cost.moved for c in clusters]
-    groups, moved = group_results(units, search.groups(), moved)
+    groups = search.groups()
+    if Loop in units.graph.kinds():
+        groups, moved = group_results(units, groups, moved)
     parts = unplaced_clusters(units, groups, moved, search.reuses())
     unfused_bytes = {u.node: search.unfused_bytes(u.number) for u in units.units}
     return SearchResult(parts, search.decisions.records, unfused_bytes, chosen)
