@@ -121,7 +121,7 @@ def _older_objects_are_hidden(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if asks:
         gc.unfreeze()
-        import_module("smelt.runtime.garbage").forget_frozen_objects()
+        import_module("smelt.runtime.compile_scope").forget_frozen_objects()
 
 
 @pytest.fixture(scope="module", autouse=True)

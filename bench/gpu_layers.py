@@ -22,7 +22,7 @@ from bench.gpu_programs import attention, linear_gelu, softmax
 from bench.gpu_tasks import Array, Row, Settings, Task, Timer, random_arrays, rated
 from bench.gpu_torch import torch_of
 from smelt.frontends.array.device_array import to_device
-from smelt.packages.triton_package import has_triton
+from smelt.packages.installed import has_triton
 from smelt.python.imports import fork_safe_import
 from smelt.runtime.cuda.driver import Device
 

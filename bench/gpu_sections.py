@@ -51,7 +51,7 @@ from bench.gpu_torch import peers, shared_tasks, torch_block
 from smelt.codegen.nvptx.source import ThreadCompiler
 from smelt.compiler.device import use_compiler
 from smelt.frontends.array.device_array import DeviceArray, to_device
-from smelt.packages.triton_package import has_triton, triton_version
+from smelt.packages.installed import has_triton, triton_version
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.memory import driver_memory

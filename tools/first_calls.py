@@ -71,7 +71,7 @@ HOOKS = {
         ("smelt.compiler.ahead", "panels"),
     ),
     "llvm": (("smelt.codegen.build", "object_code"), ("smelt.runtime.jit", "compile_ir")),
-    "link": (("smelt.runtime.loader", "load"), ("smelt.runtime.code", "load")),
+    "link": (("smelt.runtime.code", "load"), ("smelt.runtime.code", "load")),
 }
 """Functions whose time is a stage's, by module and name."""
 

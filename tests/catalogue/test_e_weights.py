@@ -3,7 +3,7 @@
 They are one kernel that stores no weight, with numbers wherever plain code has them, however large
 or small the weights are.
 
-Weights are carried under a power of 2 near their running sum (`fusion/cascade/weighted_means.py`):
+Weights are carried under a power of 2 near their running sum (`fusion/cascade/scaling.py`):
 without it, products of large ones would be infinite and those of small ones vanish.
 """
 

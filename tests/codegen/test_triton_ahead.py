@@ -45,11 +45,11 @@ from smelt.codegen.triton.select import SelectedLaunch, SelectingCompiler, selec
 from smelt.codegen.triton.source import print_stage
 from smelt.codegen.triton.worker_process import Worker, WorkerFailure
 from smelt.errors import DeviceCompileError, DeviceKernelError
-from smelt.kernel.flat_map import flat_map, over_arrays
+from smelt.kernel.flat_kernels import flat_map, over_arrays
 from smelt.kernel.text import parse
 from smelt.kernel.verify_sizes import size_names
-from smelt.packages import triton_package
-from smelt.packages.triton_package import has_triton
+from smelt.packages import installed
+from smelt.packages.installed import has_triton
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.array_tables import FILL_PTX
 from smelt.tune.scheduled_gpu import rates_of
@@ -502,11 +502,11 @@ def test_a_triton_of_torch_has_the_version_of_its_package(monkeypatch, packages)
             raise importlib.metadata.PackageNotFoundError(name)
         return f"3.5.0 as {name}"
 
-    monkeypatch.setattr(triton_package, "version", version)
-    monkeypatch.setattr(triton_package, "packages_distributions", lambda: packages)
-    present = triton_package.triton_version.__wrapped__()
+    monkeypatch.setattr(installed, "version", version)
+    monkeypatch.setattr(installed, "packages_distributions", lambda: packages)
+    present = installed.triton_version.__wrapped__()
     assert present == ("3.5.0 as pytorch-triton" if packages else "unknown")
-    assert not triton_package.is_too_old(present)
+    assert not installed.is_too_old(present)
 
 
 def test_report_may_leave_compiling_out():

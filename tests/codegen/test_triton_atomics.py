@@ -24,7 +24,7 @@ from smelt.codegen.triton.select import select
 from smelt.codegen.triton.source import prepare, triton_source
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
-from smelt.packages.triton_package import has_triton
+from smelt.packages.installed import has_triton
 
 FREE = Policy(order="free")
 COUNTS = """

@@ -32,7 +32,7 @@ from smelt.fusion.plan import cluster_sizes
 from smelt.fusion.predict import predictions
 from smelt.kernel.interp import run
 from smelt.lower import interp as plans
-from smelt.packages.triton_package import has_triton
+from smelt.packages.installed import has_triton
 from smelt.tune.scheduled_gpu import scheduled
 
 QUICK = (

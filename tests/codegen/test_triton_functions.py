@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.codegen.drawn_functions import FAMILIES, check_drawn
 from tests.strategies.effort import NIGHTLY, start
 
-from smelt.packages.triton_package import has_triton
+from smelt.packages.installed import has_triton
 
 CASES = 600 if NIGHTLY else 3
 """Functions of each family."""

@@ -9,7 +9,7 @@ import sys
 import pytest
 from tests.kernel.goldens import GOLDENS
 
-from smelt.packages.triton_package import has_triton
+from smelt.packages.installed import has_triton
 
 pytestmark = [
     pytest.mark.nightly,

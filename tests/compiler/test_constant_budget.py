@@ -11,7 +11,7 @@ import pytest
 import smelt as sm
 from smelt.compiler import ahead, driver
 from smelt.explain.api import report
-from smelt.fusion.unfused_memory import plan_peak_bytes, unfused_peak_bytes
+from smelt.fusion.predict import plan_peak_bytes, unfused_peak_bytes
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.journal.facts import ConstantWeighed

@@ -16,7 +16,7 @@ from smelt.compiler import driver, warm
 from smelt.explain.analysis import cost_analysis, memory_analysis
 from smelt.explain.data import ReportData
 from smelt.explain.report import Report, report
-from smelt.fusion.traffic import chunked_traffic
+from smelt.fusion.predict import chunked_traffic
 from smelt.machine.target import Target
 
 ROWS, DEPTH, COLUMNS = 96, 24, 600

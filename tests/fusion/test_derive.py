@@ -20,8 +20,7 @@ from smelt.kernel.ir import Apply, Const, Kernel, Reduce, Statement, Stream, Upd
 from smelt.kernel.walk import statements
 from smelt.ops.scalar import SCALARS
 from smelt.ops.symbolic import MEANINGS
-from smelt.runtime.cache import Cache
-from smelt.runtime.proofs import persist_claims
+from smelt.runtime.cache import Cache, persist_claims
 
 EVERY = pytest.mark.parametrize("program", PROGRAMS, ids=str)
 DERIVED = [p for p in PROGRAMS if p.derived]

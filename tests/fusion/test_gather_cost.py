@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.fusion.formulas import Formula
 
-from smelt.fusion.gather_cost import gathered_reads
+from smelt.fusion.operand_cost import gathered_reads
 from smelt.fusion.plan import Plan
 from smelt.fusion.region import region_of
 from smelt.fusion.units import Units

@@ -34,7 +34,7 @@ from smelt.ops.library_product import (
     product_form,
     using,
 )
-from smelt.runtime import library_choice
+from smelt.runtime import library_figures
 from smelt.types.dtype import bf16, f32
 from smelt.types.tensor import TensorType
 
@@ -77,7 +77,7 @@ def any_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the library take as many threads as it likes: this is about the plans."""
 
     def usable(target: Target) -> Library:
-        return replace(library_choice.usable_library(target), may_run=True)
+        return replace(library_figures.usable_library(target), may_run=True)
 
     monkeypatch.setattr(driver, "usable_library", usable)
 

@@ -13,7 +13,7 @@ from smelt.fusion.cost import Model
 from smelt.fusion.legal import FusionConstraints
 from smelt.fusion.lower_bound import Bounds
 from smelt.fusion.state import State
-from smelt.fusion.streamable_axes import is_masked
+from smelt.fusion.stream_axes import is_masked
 from smelt.fusion.units import Units
 from smelt.graph.text import parse
 from smelt.journal.facts import Journal

@@ -12,7 +12,7 @@ from tests.fusion.formulas import MACHINE, Formula
 import smelt as sm
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.cost import Model
-from smelt.fusion.packing_cost import (
+from smelt.fusion.operand_cost import (
     SHARED_BYTES,
     Operand,
     packing_ns,

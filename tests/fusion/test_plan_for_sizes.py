@@ -12,7 +12,7 @@ from tests.fusion.formulas import MACHINE
 import smelt as sm
 from smelt.fusion import plan, plan_single
 from smelt.fusion.bitsets import Hints
-from smelt.fusion.plan_for_sizes import LARGE_CALL, larger_sizes
+from smelt.fusion.plan_single import LARGE_CALL, larger_sizes
 from smelt.fusion.predict import costs
 from smelt.fusion.text import parse as parse_plan
 from smelt.fusion.text import text as plan_text

@@ -24,14 +24,14 @@ import smelt as sm
 from demo import minilm
 from smelt import passes
 from smelt.compiler import driver
-from smelt.fusion import derived_stream, plan, plan_for_sizes, region, state
+from smelt.fusion import plan, plan_single, region, state, stream_axes
 from smelt.fusion.cost import Model
 from smelt.fusion.units import Units
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse
 from smelt.graph.text import text as to_text
 from smelt.journal.facts import Journal
-from smelt.runtime.garbage import hide_live_objects
+from smelt.runtime.compile_scope import hide_live_objects
 
 
 def recorded(f: Callable[..., Any], *arrays: Any) -> Graph:
@@ -209,7 +209,7 @@ def masked(length: int) -> Graph:
 def test_a_stream_is_derived_once_for_all_sizes() -> None:
     """A small first call has kernels looked for at larger sizes too, of the same operators."""
     queries: list[tuple[int, int, int]] = []
-    collect = derived_stream.collect
+    collect = stream_axes.collect
 
     def counted(units: Any, region: Any, a: int, rounding: str) -> Any:
         queries.append((region.members, region.stored, a))
@@ -218,11 +218,11 @@ def test_a_stream_is_derived_once_for_all_sizes() -> None:
     graph = masked(64)
     hints = dict.fromkeys(driver.input_size_names(graph), 64)
     actual: list[int] = []
-    for most in (plan_for_sizes.SMALL_CALL, 0):  # both sizes, the first call's alone
+    for most in (plan_single.SMALL_CALL, 0):  # both sizes, the first call's alone
         queries.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(derived_stream, "collect", counted)
-            patch.setattr(plan_for_sizes, "SMALL_CALL", most)
+            patch.setattr(stream_axes, "collect", counted)
+            patch.setattr(plan_single, "SMALL_CALL", most)
             plan(graph, MACHINE, Journal(), hints)
         assert len(queries) == len(set(queries))
         actual.append(len(queries))
@@ -381,7 +381,7 @@ def test_work_grows_with_the_graph(name: str) -> None:
     for graph in (make(length), make(2 * length)):
         with pytest.MonkeyPatch.context() as patch:
             work: list[int] = []
-            look, collect = state.build_region, derived_stream.collect
+            look, collect = state.build_region, stream_axes.collect
 
             def counted(units: Any, members: int, *args: Any, k: Any = work, f: Any = look) -> Any:
                 k.append(members.bit_count())
@@ -393,7 +393,7 @@ def test_work_grows_with_the_graph(name: str) -> None:
                 return built
 
             patch.setattr(state, "build_region", counted)
-            patch.setattr(derived_stream, "collect", counted_terms)
+            patch.setattr(stream_axes, "collect", counted_terms)
             plan(graph, MACHINE, Journal(), dict.fromkeys(driver.input_size_names(graph), 512))
             actual.append(sum(work) / len(Units(graph).units))
     print(f"{name}: {actual[0]:.1f}, then {actual[1]:.1f} for each operator")

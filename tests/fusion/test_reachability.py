@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from smelt.fusion.bitsets import SHIFT_ABOVE, UNPACK_ABOVE, bits
-from smelt.fusion.reachability import Reach
+from smelt.fusion.state import Reach
 
 
 def paths(successors: dict[int, int]) -> dict[int, int]:

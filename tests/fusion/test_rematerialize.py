@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from smelt.fusion.bitsets import Hints
-from smelt.fusion.rematerialize import MAX_COPIES_PER_NODE, rematerialize_cheap
+from smelt.fusion.split_graph import MAX_COPIES_PER_NODE, rematerialize_cheap
 from smelt.graph.text import parse
 
 

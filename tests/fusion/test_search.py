@@ -16,9 +16,9 @@ from smelt.fusion import plan, streams
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost import Model
 from smelt.fusion.legal import refuse_cost, refuse_region
-from smelt.fusion.reachability import Reach
 from smelt.fusion.region import build_region, region_of
 from smelt.fusion.search import MAX_SIBLINGS
+from smelt.fusion.state import Reach
 from smelt.fusion.text import text
 from smelt.fusion.units import Units
 from smelt.fusion.verify import verify

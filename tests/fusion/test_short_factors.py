@@ -8,9 +8,9 @@ import pytest
 
 import smelt as sm
 from smelt.fusion.bitsets import Hints
+from smelt.fusion.contraction_cost import converting_units
 from smelt.fusion.cost import Model
 from smelt.fusion.region import build_region
-from smelt.fusion.short_factors import converting_units
 from smelt.fusion.units import Units
 from smelt.graph.text import parse
 from smelt.machine.target import Target

@@ -13,9 +13,8 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from smelt.kernel.evaluate import Evaluator
+from smelt.kernel.evaluate import Evaluator, Tile
 from smelt.kernel.ir import Apply, Cast, Dot, Reduce, Scan, Value
-from smelt.kernel.tile import Tile
 
 MOVES = ("neg", "abs", "copysign", "select")
 """Operators that say which sign their result has, or take it from an operand."""

@@ -15,7 +15,7 @@ from tests.kernel.test_verify_property import accepted, arrays_for
 import smelt as sm
 from smelt.kernel.canonical import canonical_kernel
 from smelt.kernel.interp import run
-from smelt.kernel.parametrize_constants import erase_numbers, parametrize
+from smelt.kernel.size_constants import erase_numbers, parametrize
 from smelt.kernel.text import parse, text
 from smelt.kernel.verify import verify
 from smelt.runtime.executable_format import Recipe

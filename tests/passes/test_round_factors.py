@@ -9,7 +9,7 @@ from smelt.backend.gpus import gpu
 from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
 from smelt.machine.tiling import CPU_TILING, Tiling
-from smelt.passes.round_factors import round_factors
+from smelt.passes.precision import round_factors
 
 LINES = (
     "w = exp(x)",

@@ -8,9 +8,15 @@ import numpy as np
 import pytest
 
 from smelt.errors import ExprTextError
-from smelt.rewrite.engine import MAX_APPLICATIONS, Rewriter
-from smelt.rewrite.match import arrangements, match, same_number
-from smelt.rewrite.rule import RuleSet, rule
+from smelt.rewrite.engine import (
+    MAX_APPLICATIONS,
+    Rewriter,
+    RuleSet,
+    arrangements,
+    match,
+    rule,
+    same_number,
+)
 from smelt.rewrite.rules import EXACT, RULES
 from smelt.rewrite.term import evaluate, infer, term, variables
 from smelt.types.dtype import DType, bool_, f32, i32

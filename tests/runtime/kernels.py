@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from smelt.kernel.abi import PARALLEL
+from smelt.runtime.code import Loaded, load
 from smelt.runtime.jit import compile_ir
-from smelt.runtime.loader import Loaded, load
 
 Words = npt.NDArray[np.int64]
 

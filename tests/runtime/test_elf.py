@@ -24,8 +24,8 @@ from smelt.graph.text import parse
 from smelt.graph.walk import all_size_names
 from smelt.machine.target import Target
 from smelt.runtime import code, elf
+from smelt.runtime.code import Loaded, load, load_by_llvm
 from smelt.runtime.jit import compile_ir
-from smelt.runtime.loader import Loaded, load, load_by_llvm
 
 PROBE = compile_ir("define i64 @value() { ret i64 3 }")
 pytestmark = pytest.mark.skipif(not elf.can_link(PROBE), reason="this system's objects are LLVM's")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from smelt.runtime.frames import with_frame_room
+from smelt.runtime.compile_scope import with_frame_room
 
 CALLS = 300
 DEPTHS = range(500)

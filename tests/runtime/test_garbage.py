@@ -14,8 +14,8 @@ import pytest
 
 import smelt as sm
 from smelt.compiler import driver
-from smelt.runtime import garbage
-from smelt.runtime.garbage import hide_live_objects
+from smelt.runtime import compile_scope
+from smelt.runtime.compile_scope import hide_live_objects
 
 SEES_ALL_OBJECTS = True  # it counts those that are hidden
 
@@ -24,10 +24,10 @@ SEES_ALL_OBJECTS = True  # it counts those that are hidden
 def nothing_hidden() -> Iterator[None]:
     """Starts and ends with all objects in sight."""
     gc.unfreeze()
-    garbage.forget_frozen_objects()
+    compile_scope.forget_frozen_objects()
     yield
     gc.unfreeze()
-    garbage.forget_frozen_objects()
+    compile_scope.forget_frozen_objects()
 
 
 def test_what_the_user_froze_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_what_the_user_froze_is_counted_once(monkeypatch: pytest.MonkeyPatch) ->
     counts = list[int]()
     count = gc.get_freeze_count
     monkeypatch.setattr(
-        garbage.gc, "get_freeze_count", lambda: counts.append(count()) or counts[-1]
+        compile_scope.gc, "get_freeze_count", lambda: counts.append(count()) or counts[-1]
     )
     for _ in range(5):
         with hide_live_objects():
@@ -147,7 +147,7 @@ def test_an_exception_at_any_moment_shows_all_objects_again() -> None:
 
         def stop(frame: Any, event: str, argument: Any, number: int = number) -> None:
             nonlocal calls
-            if frame.f_code.co_filename == garbage.__file__ and event == "c_return":
+            if frame.f_code.co_filename == compile_scope.__file__ and event == "c_return":
                 calls += 1
                 if calls == number:
                     raise KeyError
@@ -161,7 +161,7 @@ def test_an_exception_at_any_moment_shows_all_objects_again() -> None:
         finally:
             sys.setprofile(None)
         assert gc.get_threshold() == usual and gc.get_freeze_count() == 0, number
-        assert not garbage._HIDING, number
+        assert not compile_scope._HIDING, number
         if calls < number:
             break
     assert 5 < number < 20

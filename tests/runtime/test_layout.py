@@ -15,8 +15,16 @@ from smelt.compiler import driver
 from smelt.graph.interp import run as interpret
 from smelt.graph.text import parse
 from smelt.runtime.launch_table import LaunchTableBuilder
-from smelt.runtime.layout import CACHE_LINE_BYTES, MIN_SAVED_BYTES, Layout, place_values
-from smelt.runtime.steps import CallStep, KernelStep, Step, Value
+from smelt.runtime.plan_tables import (
+    CACHE_LINE_BYTES,
+    MIN_SAVED_BYTES,
+    CallStep,
+    KernelStep,
+    Layout,
+    Step,
+    Value,
+    place_values,
+)
 from smelt.types.dtype import f32, u8
 from smelt.types.expr import Index, add, size
 

@@ -17,7 +17,7 @@ from smelt.graph.text import parse
 from smelt.journal.facts import Journal, LibraryProduct
 from smelt.machine.target import Target
 from smelt.ops.library_product import DTYPES, PROVIDERS
-from smelt.runtime import library_choice, library_figures
+from smelt.runtime import library_figures
 from smelt.runtime.cache import Cache
 from smelt.tune import library_speed
 from smelt.tune.library_speed import PROGRAMS, measure_products
@@ -104,9 +104,9 @@ def test_figures_of_this_number_of_threads_decide() -> None:
     assert decided(threads=threads) == [True]
     assert decided(threads=threads + 1) == [], "not measured for so many"
     assert decided(threads=threads, library_products="never") == []
-    assert library_choice.library_identity(target) == "" or threads == target.cores
+    assert library_figures.library_identity(target) == "" or threads == target.cores
     with knobs.config(threads=threads):
-        assert "large f32" in library_choice.library_identity(target)
+        assert "large f32" in library_figures.library_identity(target)
 
 
 # ---- in the background ---------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_the_second_plan_follows_what_was_measured_beside_the_first(
         thread.join()
         assert library_speed.start_background(build, target, library, classes) is None
         assert reasons() == ["faster" if taken else "slower", "fused", "small"]
-        identity = library_choice.library_identity(target)
+        identity = library_figures.library_identity(target)
         assert ("large f32" in identity) == taken, "a plan is made again only for what it calls"
 
 

@@ -12,7 +12,7 @@ import pytest
 from tools import runtime_ir
 
 from smelt.runtime import native_layout
-from smelt.runtime.native_object import native_source
+from smelt.runtime.native import native_source
 
 COMPILER = Path("build/ziglang/bin/python")
 NAMES = sorted(path.stem for path in runtime_ir.FOLDER.glob("*.c"))

@@ -182,7 +182,7 @@ def test_children_of_a_fork_have_a_pool_of_their_own() -> None:
 def test_forks_while_other_threads_run_compile_and_allocate() -> None:
     actual = result("""
         from smelt.runtime.jit import compile_ir
-        from smelt.runtime.loader import load
+        from smelt.runtime.code import load
         from smelt.runtime.cache import Cache
         assert right()
         stop, wrong = threading.Event(), []

@@ -12,7 +12,7 @@ import pytest
 from smelt.runtime import native
 from smelt.runtime.elf import MalformedObject, UnsupportedObject
 from smelt.runtime.jit import compile_ir
-from smelt.runtime.native_object import native_source
+from smelt.runtime.native import native_source
 from smelt.runtime.shared_object import Part, SharedObject
 
 ONE = compile_ir("""

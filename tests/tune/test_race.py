@@ -20,8 +20,7 @@ from smelt.runtime.cache import Cache
 from smelt.runtime.host import machine_id
 from smelt.tune import race
 from smelt.tune.arrays import agree
-from smelt.tune.memory import Program, recall, remember
-from smelt.tune.race import close_calls, compare
+from smelt.tune.race import Program, close_calls, compare, recall, remember
 
 GRAPH = parse("""graph f(x: f32[n,m]) {
   v0 = exp(x)

@@ -15,7 +15,7 @@ from tests.strategies.effort import NIGHT, effort
 
 from smelt.types import affine, expr, polynomial
 from smelt.types.expr import Index, axis, size
-from smelt.types.parse_expr import parse
+from smelt.types.text import parse
 
 pytestmark = NIGHT
 

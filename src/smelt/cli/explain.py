@@ -31,16 +31,15 @@ from smelt.frontends.array.explain import explain, explain_call
 from smelt.frontends.array.jit import Jit, jit
 from smelt.frontends.array.trace import Spec
 from smelt.graph.text import parse
-from smelt.graph.verify import verify
-from smelt.graph.verify_sizes import verify_sizes
+from smelt.graph.verify import verify, verify_sizes
 from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.ops.spec import dims_at
 from smelt.saved.file import ProgramFile, is_program
 from smelt.saved.plans import read_report
 from smelt.tune.arrays import random_array
 from smelt.types.expr import evaluate, sizes_of
-from smelt.types.parse_type import parse_type
 from smelt.types.tensor import TensorType
+from smelt.types.text import parse_type
 
 SUFFIX = ".smelt"
 

@@ -24,7 +24,7 @@ from smelt.graph import interp as graph_interp
 from smelt.graph import text as graph_text
 from smelt.graph.ir import Graph
 from smelt.graph.verify import verify
-from smelt.graph.verify_sizes import verify_sizes as verify_graph_sizes
+from smelt.graph.verify import verify_sizes as verify_graph_sizes
 from smelt.graph.walk import all_size_names as sizes_of_graph
 from smelt.kernel import interp as kernel_interp
 from smelt.kernel import text as kernel_text
@@ -34,8 +34,8 @@ from smelt.kernel.verify_sizes import verify_sizes as verify_kernel_sizes
 from smelt.lower import interp as plan_interp
 from smelt.ops.create import Input
 from smelt.python.dataclass import dataclass
+from smelt.runtime.code import Loaded, load
 from smelt.runtime.executable import Executable, KernelStep, NativeFunction, Value
-from smelt.runtime.loader import Loaded, load
 from smelt.runtime.memory import check_room
 from smelt.types.dtype import DType
 from smelt.types.expr import size

@@ -29,7 +29,7 @@ from smelt.kernel.artifact import (
 )
 from smelt.kernel.ir import Kernel
 from smelt.kernel.packed_weights import Panel
-from smelt.kernel.specialize_small_sizes import innermost_sizes, short_sizes, with_sizes
+from smelt.kernel.size_constants import innermost_sizes, short_sizes, with_sizes
 from smelt.kernel.walk import visit_body
 from smelt.machine.target import Target
 from smelt.packages.llvm import worker_threads

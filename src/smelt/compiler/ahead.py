@@ -24,9 +24,9 @@ from smelt import knobs
 from smelt.codegen.build import panels
 from smelt.errors import VerifyError
 from smelt.fusion.bitsets import Hints, at_hints
-from smelt.fusion.packing_cost import prepacked_ns
+from smelt.fusion.operand_cost import prepacked_ns
 from smelt.fusion.plan import Plan
-from smelt.fusion.unfused_memory import plan_peak_bytes, unfused_peak_bytes
+from smelt.fusion.predict import plan_peak_bytes, unfused_peak_bytes
 from smelt.graph.ir import Graph, Node
 from smelt.journal.facts import ConstantWeighed, Journal
 from smelt.kernel.canonical import CanonicalKernel

@@ -30,21 +30,21 @@ from smelt.journal.facts import CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.device_code import DeviceCompiler
 from smelt.ops.create import Input
-from smelt.packages.triton_package import has_triton, triton_version
-from smelt.python.cached_property import cached_property
+from smelt.packages.installed import has_triton, triton_version
+from smelt.python.caches import cached_property
 from smelt.python.imports import fork_safe_import
 from smelt.runtime.cache import Cache
 from smelt.runtime.code_identity import package_identity
+from smelt.runtime.compile_scope import with_frame_room
 from smelt.runtime.cuda.chunks import prepare_chunks
 from smelt.runtime.cuda.code import find_loaded
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.tables import DeviceStep, HostStep, LoadedCode
 from smelt.runtime.executable_format import ChunkedUse, KernelUse, LoopUse, Recipe, Use
-from smelt.runtime.frames import with_frame_room
 from smelt.runtime.loop import Loop
-from smelt.runtime.steps import Sizes
-from smelt.tune.memory import Program, Settings, recall
+from smelt.runtime.plan_tables import Sizes
+from smelt.tune.race import Program, Settings, recall
 
 if TYPE_CHECKING:
     from smelt.compiler.device_compiler import CompiledForDevice

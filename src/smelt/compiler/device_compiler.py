@@ -28,20 +28,19 @@ from smelt.graph.walk import input_size_names
 from smelt.journal.facts import Journal
 from smelt.kernel.canonical import CanonicalKernel, canonical_kernel
 from smelt.kernel.device_code import DeviceCode, DeviceCompiler, SchedulingCompiler, joined_code
-from smelt.kernel.flat_map import over_arrays
-from smelt.kernel.flat_reduction import FlatKernel, flat_kernels
+from smelt.kernel.flat_kernels import FlatKernel, flat_kernels, over_arrays
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.machine.tiling import Tiling
-from smelt.packages.triton_package import has_triton
+from smelt.packages.installed import has_triton
 from smelt.python.dataclass import dataclass
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.code import store_code, stored_code
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.host import host
-from smelt.runtime.steps import Sizes
+from smelt.runtime.plan_tables import Sizes
 from smelt.tune.device_plans import SHARE
 from smelt.tune.scheduled_gpu import policy_in_force, rates_of, scheduled
 from smelt.tune.schedules import race

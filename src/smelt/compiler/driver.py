@@ -29,6 +29,7 @@ from smelt.fusion.cascade.proofs import PROOF_CACHE, VERSION
 from smelt.fusion.plan import Cluster, Donate, Donated, Plan, cluster_sizes
 from smelt.graph import build as build_graph
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop
 from smelt.graph.walk import all_size_names, input_size_names
 from smelt.journal import logs, progress
 from smelt.journal.facts import CacheHit, Journal, KernelEmitted, KernelLowered
@@ -36,8 +37,7 @@ from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import CompiledKernel, Variant, Variants, select_variant, size_or_number
 from smelt.kernel.canonical import CanonicalKernel, canonical_kernel
 from smelt.kernel.ir import Kernel
-from smelt.kernel.parametrize_constants import erase_numbers, parametrize
-from smelt.kernel.specialize_small_sizes import row_counts, transposed_sizes
+from smelt.kernel.size_constants import erase_numbers, parametrize, row_counts, transposed_sizes
 from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify as verify_kernel
 from smelt.machine.target import Target
@@ -46,20 +46,18 @@ from smelt.ops.create import Input
 from smelt.ops.library_product import provider
 from smelt.passes.constant_subgraph import Split, split_constant_subgraph
 from smelt.python.dataclass import dataclass
+from smelt.runtime.cache import persist_claims
 from smelt.runtime.code import LoadedKernel, add, find, key_of
 from smelt.runtime.code_identity import generator_identity
+from smelt.runtime.compile_scope import hide_live_objects, with_frame_room
 from smelt.runtime.executable import Executable, Value
 from smelt.runtime.executable_format import CallUse, ChunkedUse, KernelUse, LoopUse, Recipe
-from smelt.runtime.frames import with_frame_room
-from smelt.runtime.garbage import hide_live_objects
 from smelt.runtime.host import host, machine_id
-from smelt.runtime.library_choice import library_wish, usable_library
+from smelt.runtime.library_figures import library_wish, usable_library
 from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Allowance, Compiler, Run
-from smelt.runtime.proofs import persist_claims
 from smelt.tune import library_speed
-from smelt.tune.memory import Program
-from smelt.tune.race import HostRace, choose
+from smelt.tune.race import HostRace, Program, choose
 from smelt.types.expr import add as add_index
 from smelt.types.expr import substitute
 
@@ -166,7 +164,7 @@ def _compile(
     graph, sizes = program.graph, program.sizes
     progress.stage("simplifying the graph")
     graph = passes.run(graph, journal, knobs.ROUNDING.get(), sizes, target.tiling)
-    if knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
+    if Loop in graph.kinds() and knobs.FUSE.get() and knobs.ROUNDING.get() != "exact":
         graph = fusion.fuse_loop_neighbors(graph, sizes, target.tiling)
     progress.stage("planning what to fuse")
     plan, ahead = _plan_with_prelude(graph, program, donate, journal, target)

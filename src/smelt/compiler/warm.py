@@ -38,19 +38,19 @@ from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import Variant
 from smelt.machine.target import Target
 from smelt.ops.symbolic import has_system
-from smelt.packages.llvm_package import import_compiler, llvm_version
-from smelt.python.cached_property import cached_property
+from smelt.packages.installed import import_compiler, llvm_version
+from smelt.python.caches import cached_property
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import LoadedKernel, find, key_of
 from smelt.runtime.code_identity import package_identity
+from smelt.runtime.compile_scope import with_frame_room
 from smelt.runtime.executable import Executable, reference_executable
 from smelt.runtime.executable_format import KernelUse, Recipe
-from smelt.runtime.frames import with_frame_room
 from smelt.runtime.host import host, machine_id
-from smelt.runtime.library_choice import library_identity
+from smelt.runtime.library_figures import library_identity
 from smelt.runtime.prelude import Allowance, Runnable
 from smelt.runtime.reference import is_recoverable, warn_fallback
-from smelt.tune.memory import Program, Settings, recall
+from smelt.tune.race import Program, Settings, recall
 
 if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled

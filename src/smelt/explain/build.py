@@ -71,7 +71,7 @@ from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep
 from smelt.runtime.host_loop import LoopCall
-from smelt.runtime.layout import place_values
+from smelt.runtime.plan_tables import place_values
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType, shape_text
 

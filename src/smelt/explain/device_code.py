@@ -28,7 +28,7 @@ from smelt.explain.data import (
 )
 from smelt.explain.units import show_bytes, show_count, show_time
 from smelt.kernel.ir import Kernel
-from smelt.packages.triton_package import MIN_VERSION, has_triton, is_too_old, triton_version
+from smelt.packages.installed import MIN_VERSION, has_triton, is_too_old, triton_version
 from smelt.python.dataclass import dataclass
 from smelt.runtime.cache import Cache
 from smelt.tune.scheduled_gpu import cached_partials, policy_in_force, rates_of

@@ -18,8 +18,7 @@ from smelt.explain.traffic import Touched, Traffic
 from smelt.explain.work import Work, work
 from smelt.fusion.cost import INLINE_LAUNCH_NS, INLINE_START_NS, Cost
 from smelt.fusion.plan import Body, Cluster, LoopBody, Plan
-from smelt.fusion.predict import predictions
-from smelt.fusion.traffic import chunked_traffic
+from smelt.fusion.predict import chunked_traffic, predictions
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
 from smelt.python.dataclass import dataclass

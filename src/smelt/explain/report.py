@@ -39,7 +39,7 @@ from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
 from smelt.machine.instruction_sets import INSTRUCTION_SETS
 from smelt.machine.target import Target
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 from smelt.python.imports import fork_safe_import
 from smelt.tune.scheduled_gpu import scheduled
 

@@ -14,8 +14,7 @@ from smelt.codegen.triton.device_source import source_of_stages
 from smelt.codegen.triton.select import select
 from smelt.explain.entries import Entry
 from smelt.kernel.canonical import canonical_kernel
-from smelt.kernel.flat_map import over_arrays
-from smelt.kernel.flat_reduction import FlatKernel, flat_kernels
+from smelt.kernel.flat_kernels import FlatKernel, flat_kernels, over_arrays
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text
 from smelt.python.dataclass import dataclass

@@ -10,7 +10,7 @@ from smelt.fusion.library_products import (
 )
 from smelt.fusion.loop_neighbors import fuse_loop_neighbors
 from smelt.fusion.plan import Cluster, Plan, Slot
-from smelt.fusion.traffic import traffic
+from smelt.fusion.predict import traffic
 from smelt.fusion.units import is_contraction, is_library
 
 __all__ = [

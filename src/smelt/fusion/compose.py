@@ -28,12 +28,11 @@ from smelt.fusion.chunking import (
 )
 from smelt.fusion.decide import rename_decision
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
-from smelt.fusion.predict import chunked_cost, costs
+from smelt.fusion.predict import chunked_cost, chunked_traffic, costs
 from smelt.fusion.recompute import MAX_SLOWER
 from smelt.fusion.split_graph import split_graph, with_wide_sums
 from smelt.fusion.state import SMALL_RATIO
 from smelt.fusion.trace import trace
-from smelt.fusion.traffic import chunked_traffic
 from smelt.fusion.units import is_free
 from smelt.fusion.verify import verify
 from smelt.graph.ir import Graph, Node
@@ -85,7 +84,7 @@ def plan(
     little.
     """
     target = target.planning
-    split = split_checks(graph, Hints(hints)) if fuse else None
+    split = split_checks(graph, Hints(hints)) if fuse and graph.checks else None
     if split is None:
         return _plan(graph, target, journal, hints, fuse=fuse, donated=donated)
     checks = plan_single.plan(split[1], target, Journal(keep=False), hints)

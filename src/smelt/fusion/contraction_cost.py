@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import reduce
+from operator import or_
 from typing import Any, TypeAlias
 
 from smelt.fusion.bitsets import bits
@@ -30,8 +32,11 @@ from smelt.fusion.region import Position, Region, axes_mask
 from smelt.fusion.trace import Term
 from smelt.fusion.units import Edge, Unit, Units
 from smelt.fusion.window_recompute import is_window_term
+from smelt.graph.bounds import Range, dtype_range, integer_range
+from smelt.machine.target import Target
 from smelt.ops.contract import bare_axis
 from smelt.types.affine import split_constant
+from smelt.types.dtype import DType, f32, f64, i8, i16, i32, u8
 from smelt.types.expr import Expr
 
 Axes: TypeAlias = AbstractSet[Any]
@@ -327,3 +332,142 @@ def term_at(position: Position, term: Term) -> Term:
     shifted = _shifted_axis(term) if isinstance(term, Expr) else term
     target = term if shifted is None else shifted
     return position[target] if isinstance(target, int) and 0 <= target < len(position) else term
+
+
+# ---- integers with dot-product instructions -----------------------------------------------------
+
+
+def dot_factors(target: Target) -> tuple[DType, ...]:
+    """Return the types of integers that dot-product instructions multiply."""
+    if target.has_word_dot:
+        return (i16,)
+    return (i8, u8) if target.has_byte_dot else ()
+
+
+def converting_units(units: Units, unit: Unit, factors: Sequence[DType]) -> int | None:
+    """Return the units that make the factors of a contraction short.
+
+    They have to be in its kernel, because the code generator sees that factors are short by how the
+    kernel computes them (`smelt.codegen.llvm.instructions.dot_product`). None if the factors are
+    never of one of the types `factors`.
+    """
+    if not unit.trace.dots or unit.node.type.dtype != i32 or len(unit.edges) < 2:
+        return None
+    needed = 0
+    for edge in unit.edges:
+        members = _short_at(units, edge.producer, factors)
+        if members is None:
+            return None
+        needed |= members
+    return needed
+
+
+def _short_at(units: Units, v: int, factors: Sequence[DType]) -> int | None:
+    """Return the units by which a value is short, None if it need not be."""
+    node = units.values[v]
+    if not node.type.dtype.is_integer:
+        return None
+    if _fits(dtype_range(node.type.dtype), factors):
+        return 0
+    bounds, nodes = integer_range(node)
+    if not _fits(bounds, factors) or not nodes <= units.number.keys():
+        return None
+    return sum(1 << units.number[x] for x in nodes)
+
+
+def _fits(value_range: Range, factors: Sequence[DType]) -> bool:
+    ranges = map(dtype_range, factors)
+    return any(low <= value_range[0] and value_range[1] <= high for low, high in ranges)
+
+
+# ---- depthwise convolutions in the packer of a pointwise GEMM -----------------------------------
+
+LINES = 2
+"""Maximum axes of pixel positions of a packed image."""
+
+
+def fused_depthwise(units: Units, region: Region) -> tuple[int, int]:
+    """Return the contraction that all others can be fused into, and these as a mask.
+
+    -1 and 0 if there is none. The code generator computes rows of depthwise convolutions for the
+    packer where images are stored channels last (`smelt.codegen.llvm.schedule.depthwise`).
+
+        P[y,x,m] = sum of f(S[y,x,c]) * W[c,m] over c                 packs rows of f(S)
+        S[y,x,c] = sum of X[y + u, x + v, c] * D[c,u,v] over u, v     computed row by row for it
+    """
+    no_fusion = -1, 0
+    if len(region.reduced_axes) < 2 or region.windows or region.scanned:
+        return no_fusion
+    *inner, pointwise = sorted(region.reduced_axes)
+    unit, over, depthwise = (
+        units.unit(pointwise),
+        region.reduced_axes[pointwise],
+        sum(1 << u for u in inner),
+    )
+    derived, unmixed = _readers(units, region, depthwise, pointwise)
+    operand_masks = operand_axes(region, unit)
+    if operand_masks is None or unmixed & region.stored or over.bit_count() != 1:
+        return no_fusion
+    is_image = [any(derived >> e.producer & 1 for e in factor) for factor in unit.factors]
+    if is_image.count(True) != 1:
+        return no_fusion
+    k = is_image.index(True)
+    pixel_axes, columns = (
+        operand_masks[k] & ~operand_masks[1 - k],
+        operand_masks[1 - k] & ~operand_masks[k] & ~region.grid,
+    )
+    last_terms = [region.positions[u][0][-1:] for u in bits(region.stored)]
+    types = [units.values[u].type.dtype for u in region.reduced_axes]
+    is_wide = all(units.values[e.producer].type.dtype.itemsize >= f32.itemsize for e in unit.edges)
+    if (
+        is_wide
+        and all(t in (f32, f64) for t in types)
+        and all(last and axes_mask(last[0]) & columns for last in last_terms)
+        and all(_is_stencil(units, region, u, over, pixel_axes) for u in inner)
+    ):
+        return pointwise, depthwise
+    return no_fusion
+
+
+def _readers(units: Units, region: Region, products: int, pointwise: int) -> tuple[int, int]:
+    """Return the units that depend on some products.
+
+    The second mask holds those that do so not through another product.
+    """
+    derived = unmixed = products
+    for u in sorted(region.masks):
+        derived |= bool(units.operands[u] & derived) << u
+        unmixed |= bool(u != pointwise and units.operands[u] & unmixed) << u
+    return derived, unmixed
+
+
+def _is_stencil(units: Units, region: Region, u: int, channels: int, pixel_axes: int) -> bool:
+    """Return whether a product is a depthwise convolution.
+
+    Its windows slide over an array that is contiguous along `channels`, as are its weights, and it
+    sums over these windows alone: along two other axes of an image, or all of `pixel_axes`.
+    """
+    unit, over = units.unit(u), region.reduced_axes[u]
+    operand_masks = operand_axes(region, unit)
+    if operand_masks is None or len(region.positions[u]) > 1:
+        return False
+    for k, factor in enumerate(unit.factors):
+        is_loaded = len(factor) == 1 and not region.members >> factor[0].producer & 1
+        if not is_loaded or operand_masks[1 - k] & ~region.grid != channels:
+            continue
+        for position in region.loads[factor[0].producer]:
+            axis_masks = [axes_mask(t) for t in position]
+            window_masks = [t for t in axis_masks if t & over]
+            along = reduce(or_, (t & ~over for t in window_masks), 0)
+            slides = reduce(or_, window_masks, 0) & over == over and all(
+                t & ~over for t in window_masks
+            )
+            is_image = along == pixel_axes or along.bit_count() == LINES
+            if (
+                slides
+                and is_image
+                and len(window_masks) == along.bit_count()
+                and axis_masks[-1] == channels
+            ):
+                return True
+    return False

@@ -24,16 +24,16 @@ from smelt.fusion.cascade.term import Term as StreamTerm
 from smelt.fusion.contraction_cost import (
     UNBLOCKED_COST,
     contraction_start_ns,
+    converting_units,
+    dot_factors,
     partial_tiles_ns,
     patches_ns,
 )
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel, Loads
-from smelt.fusion.gather_cost import GATHERED_NS, is_gathered
-from smelt.fusion.packing_cost import region_packing_ns, term_packing_ns
+from smelt.fusion.operand_cost import GATHERED_NS, is_gathered, region_packing_ns, term_packing_ns
 from smelt.fusion.range_outputs import shares_of_ranges
 from smelt.fusion.region import Position, Region
 from smelt.fusion.schedule_model import ScheduleModel
-from smelt.fusion.short_factors import converting_units, dot_factors
 from smelt.fusion.trace import Term
 from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.machine.target import Kind, Level, Target

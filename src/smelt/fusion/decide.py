@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 from smelt.fusion.bitsets import bits, least
 from smelt.fusion.cost_model import Cost, CostModel
-from smelt.fusion.derived_stream import CarriedReduction
 from smelt.fusion.legal import Refusal
+from smelt.fusion.stream_axes import CarriedReduction
 from smelt.graph.ir import Node
 from smelt.graph.text import name_values
 from smelt.journal.facts import Decision, Verdict
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 from smelt.python.origin import Origin
 
 Numbers = dict[str, float]

@@ -32,7 +32,7 @@ from math import prod
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cost_model import CostModel
 from smelt.fusion.region import Region
-from smelt.fusion.streamable_axes import is_masked
+from smelt.fusion.stream_axes import is_masked
 from smelt.graph.ir import Node
 from smelt.ops.cost import DATA_DEPENDENT_SHARE
 from smelt.python.dataclass import dataclass

@@ -1,6 +1,30 @@
-"""Predict the cost of every cluster of a finished plan, at any sizes.
+"""Predict what a finished plan takes at any sizes: time, memory traffic, peak memory.
 
 The search keeps the costs of what it joins; this recomputes them from a plan alone.
+
+Traffic includes each array that a kernel reads or writes once: rereads come from a cache. Of an
+array read through a slice, only the part that is read counts. Views are free; a view that is a
+result is a copy.
+
+Chunks read the rows that they cut once. What every chunk reads, and the results that they
+accumulate into, count once as well if everything that a chunk touches fits the last-level cache;
+otherwise the next chunk transfers them again. Intermediate values of a chunk stay in a cache, for
+which the number of rows is chosen.
+
+Array libraries run operators one after another. Plans are measured against the peak memory of that:
+memory that fusion saves may be spent on precomputed constants.
+
+>>> from smelt.graph.text import parse
+>>> graph = parse('''graph f(x: f32[n,256]) {
+...   v0 = exp(x)
+...   v1 = add(x, v0)
+...   v2 = reduce.sum(v1) {axes=(1,)}
+...   return v2
+... }''')
+>>> unfused_peak_bytes(
+...     graph, {"n": 10}
+... )  # one array, in which the sum of both is written, and the result
+10280
 """
 
 from __future__ import annotations
@@ -11,16 +35,19 @@ from dataclasses import replace
 
 from smelt.backend.machine import Level, Machine
 from smelt.errors import InternalError
-from smelt.fusion.bitsets import Hints
+from smelt.fusion.bitsets import Hints, at_hints, bits
 from smelt.fusion.cost import Model
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.device_cost import DeviceModel, PricedGpu
 from smelt.fusion.plan import Body, Cluster, Plan
-from smelt.fusion.region import region_of
+from smelt.fusion.region import Region, build_region, region_of
 from smelt.fusion.streams import stream_cost
-from smelt.fusion.units import Units
-from smelt.graph.ir import Node
+from smelt.fusion.units import Units, is_contraction, is_library
+from smelt.graph.ir import Graph, Node
+from smelt.kernel.chunks import WHOLE
 from smelt.machine.target import Target
+from smelt.ops.create import Input
+from smelt.types.expr import add
 
 
 def costs(plan: Plan, target: Machine, sizes: Mapping[str, int]) -> list[Cost]:
@@ -89,3 +116,150 @@ def cost_model(units: Units, machine: Machine, hints: Hints, extra_bytes: int = 
     if isinstance(machine, PricedGpu):
         return DeviceModel(units, machine, hints, extra_bytes)
     raise InternalError(f"no cost model for {machine.name}")
+
+
+# ---- traffic ------------------------------------------------------------------------------------
+
+
+def traffic(
+    plan: Plan, hints: Mapping[str, int], cache_bytes: int = 0
+) -> tuple[tuple[int, int], ...]:
+    """Return the bytes moved by each cluster, and by its operators one by one.
+
+    `hints` are the sizes of a call, `cache_bytes` is the size of the last-level cache. An operator
+    that several clusters compute counts, by itself, in the first of them, so that the sums compare
+    two full programs.
+    """
+    counter = _Counter(Units(plan.graph), Hints(hints))
+    bytes_by_cluster: list[tuple[int, int]] = []
+    counted = 0
+    for cluster in plan.clusters:
+        units = counter.units
+        members = sum(1 << units.number[n] for n in cluster.nodes if units.is_unit(n))
+        unfused = 0
+        for u in bits(members & ~counted):
+            unfused += counter.moved(build_region(units, 1 << u, 1 << u))
+        moved = (
+            counter.moved(region_of(units, cluster))
+            if cluster.body is None
+            else sum(n for side in chunked_traffic(cluster, hints, cache_bytes) for n in side)
+        )
+        bytes_by_cluster.append((moved, unfused))
+        counted |= members
+    return tuple(bytes_by_cluster)
+
+
+def chunked_traffic(
+    cluster: Cluster, hints: Mapping[str, int], cache_bytes: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the bytes of each operand and result that a cluster's chunks move.
+
+    `cache_bytes` is the size of the last-level cache.
+    """
+    assert cluster.body is not None
+    chunks, defaults = cluster.body.chunks, Hints(hints)
+    is_cached = _chunk_bytes(cluster.body, defaults) <= cache_bytes
+    times = 1 if is_cached else sum(1 for _ in chunks.ranges(defaults))
+    read, written = [0] * len(cluster.inputs), [0] * len(cluster.outputs)
+    for index in range(len(read)):
+        is_shared = any(c.axis == WHOLE for c in chunks.reads if c.place == index)
+        nbytes = at_hints(cluster.inputs[index].type.nbytes, defaults)
+        read[index] = nbytes * (times if is_shared else 1)
+    for c in chunks.makes:
+        nbytes = at_hints(cluster.outputs[c.place].type.nbytes, defaults)
+        written[c.place] = nbytes * (2 * times if c.axis == WHOLE and not is_cached else 1)
+    return tuple(read), tuple(written)
+
+
+def _chunk_bytes(body: Body, hints: Hints) -> int:
+    """Return the bytes of everything that a chunk reads, writes or keeps between its kernels."""
+    sizes = Hints({**hints, body.chunks.rows: body.chunks.block})
+    graph = body.plan.graph
+    arrays = {
+        *graph.inputs,
+        *(n for n, c in zip(graph.outputs, body.chunks.makes) if not c.combine),
+    }
+    kept = [add(s.offset, s.nbytes) for s in body.plan.slots if s.offset is not None]
+    return sum(at_hints(n.type.nbytes, sizes) for n in arrays) + max(
+        (at_hints(end, sizes) for end in kept), default=0
+    )
+
+
+class _Counter:
+    def __init__(self, units: Units, hints: Hints) -> None:
+        self.units = units
+        self.elements = [at_hints(node.type.elements, hints) for node in units.values]
+        self.extents = [at_hints(e, hints) for e in units.extents]
+
+    def nbytes(self, v: int, elements: int) -> int:
+        return elements * self.units.values[v].type.dtype.itemsize
+
+    def moved(self, region: Region) -> int:
+        """Return the bytes that one kernel or library call reads and writes."""
+        bytes_moved = sum(self.nbytes(u, self.elements[u]) for u in bits(region.stored))
+        if region.members & self.units.calls:
+            unit = self.units.unit(region.members.bit_length() - 1)
+            return bytes_moved + sum(
+                self.nbytes(e.producer, self.elements[e.producer]) for e in unit.edges
+            )
+        read = region.elements_read(self.elements, self.extents)
+        return bytes_moved + sum(self.nbytes(v, n) for v, n in read)
+
+
+# ---- peak memory --------------------------------------------------------------------------------
+
+
+def unfused_peak_bytes(graph: Graph, hints: Mapping[str, int]) -> int:
+    """Return the peak bytes of results and intermediate values, at the hints' sizes.
+
+    Every value is freed after its last reader. Views, constants and positions take no memory. An
+    operator other than a contraction or library call overwrites an operand of equal size that is
+    not read again: no library needs less.
+    """
+    nodes = graph.nodes()
+    last_reader: dict[Node, int] = {}
+    for at, node in enumerate(nodes):
+        for x in node.inputs:
+            last_reader[_home(x)] = at
+    last_reader.update(dict.fromkeys(map(_home, graph.outputs), len(nodes)))
+    freed_at: dict[int, list[Node]] = {}
+    for home, at in last_reader.items():
+        freed_at.setdefault(at, []).append(home)
+    live = peak = 0
+    for at, node in enumerate(nodes):
+        freed = [x for x in freed_at.get(at, ()) if x is not node]
+        size = 0 if _home(node) is not node else _nbytes(node, hints)
+        overwrites = any(size == _nbytes(x, hints) for x in map(_home, node.inputs) if x in freed)
+        overwrites = overwrites and size > 0 and not is_contraction(node) and not is_library(node)
+        peak = max(peak, live + (0 if overwrites else size))
+        live += size - sum(_nbytes(x, hints) for x in freed)
+        if node not in last_reader:
+            live -= size
+    return peak
+
+
+def plan_peak_bytes(plan: Plan, hints: Mapping[str, int]) -> int:
+    """Return the bytes of a plan's arena and of its results, at the hints' sizes."""
+    ends = [
+        at_hints(s.offset, hints) + at_hints(s.nbytes, hints)
+        for s in plan.slots
+        if s.offset is not None and s.within is None
+    ]
+    results = sum(
+        at_hints(s.nbytes, hints) for s in plan.slots if s.offset is None and s.reuses is None
+    )
+    return max(ends, default=0) + results
+
+
+def _home(node: Node) -> Node:
+    """Return the value whose memory a view shows."""
+    while node.op.is_view and len(node.inputs) == 1:
+        (node,) = node.inputs
+    return node
+
+
+def _nbytes(node: Node, hints: Mapping[str, int]) -> int:
+    """Return the bytes that an operator allocates; inputs belong to the caller."""
+    if isinstance(node.op, Input) or not node.inputs:
+        return 0
+    return at_hints(node.type.nbytes, hints)

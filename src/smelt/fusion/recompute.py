@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from smelt.fusion.bitsets import bits
 from smelt.fusion.decide import Decisions
-from smelt.fusion.reachability import topological_order
-from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict
+from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict, topological_order
 
 MAX_SLOWER = 2.0
 """Largest slowdown accepted where uncached values are computed again."""

@@ -23,8 +23,7 @@ from collections.abc import Iterator, Sequence
 from smelt.fusion.bitsets import bits
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import MAX_CODE_SIZE, MAX_OPERANDS
-from smelt.fusion.reachability import topological_order
-from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict
+from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict, topological_order
 from smelt.python.dataclass import dataclass
 
 RUN_LOOKS, SPLIT_LOOKS = 3, 1

@@ -18,12 +18,12 @@ from typing import TypeAlias
 from smelt.fusion.bitsets import bits
 from smelt.fusion.contraction_cost import (
     edge_axes,
+    fused_depthwise,
     is_row_by_row,
     short_axes,
     term_at,
     unblocked_units,
 )
-from smelt.fusion.depthwise_separable import fused_depthwise
 from smelt.fusion.iteration_space import IterationSpace, ReductionAxes
 from smelt.fusion.region import Position, Region, axes_mask
 from smelt.fusion.trace import STEP_COST, Term

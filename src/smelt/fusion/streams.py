@@ -15,9 +15,8 @@ from math import prod
 from smelt.fusion.bitsets import bits
 from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
 from smelt.fusion.cascade.collect import NotCollected
-from smelt.fusion.cascade.columns import inner_columns
 from smelt.fusion.cascade.finite_masks import find_finite_mask
-from smelt.fusion.cascade.states import State, state_row_bytes
+from smelt.fusion.cascade.states import State, inner_columns, state_row_bytes
 from smelt.fusion.cascade.term import Term, width
 from smelt.fusion.contraction_cost import UNBLOCKED_COST, edge_axes, unblocked_contractions
 from smelt.fusion.cost import (
@@ -28,14 +27,18 @@ from smelt.fusion.cost import (
     Model,
 )
 from smelt.fusion.cost_model import Cost, CostModel
-from smelt.fusion.derived_stream import DerivedStream, derive_stream
 from smelt.fusion.device_cost import DeviceModel
-from smelt.fusion.gather_cost import GATHERED_NS, gathered_reads
 from smelt.fusion.mask_coverage import MaskCoverage
-from smelt.fusion.packing_cost import summed_axes
+from smelt.fusion.operand_cost import GATHERED_NS, gathered_reads, summed_axes
 from smelt.fusion.region import Position, Region
 from smelt.fusion.schedule_model import ScheduleModel
-from smelt.fusion.streamable_axes import has_products, is_masked, streamable
+from smelt.fusion.stream_axes import (
+    DerivedStream,
+    derive_stream,
+    has_products,
+    is_masked,
+    streamable,
+)
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.window_recompute import is_window_term
 from smelt.machine.target import Level

@@ -49,7 +49,7 @@ from typing import NoReturn
 
 from smelt.errors import PlanTextError
 from smelt.fusion.plan import Body, Cluster, LoopBody, Plan, Slot
-from smelt.fusion.traffic import traffic
+from smelt.fusion.predict import traffic
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
 from smelt.graph.text import name_values
@@ -59,8 +59,8 @@ from smelt.kernel.chunks import FIRST_ROW, WHOLE, Chunks, ChunkSlice
 from smelt.ops.create import Constant
 from smelt.types.expr import Index, size
 from smelt.types.expr import text as expr_text
-from smelt.types.parse_expr import parse as parse_expr
 from smelt.types.tensor import Shape, shape_text
+from smelt.types.text import parse as parse_expr
 
 _CLUSTER = re.compile(
     r"(?P<step>\d+): (?P<name>[\w.]+)\((?P<ins>[^)]*)\) -> (?P<outs>[^=]*?) = (?P<nodes>.*?)"

@@ -29,7 +29,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
 from smelt.ops.combine import ROUNDING_OPERATORS
 from smelt.ops.create import Input
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
@@ -203,7 +203,7 @@ class Units:
 
     @cached_property
     def stream_cache(self) -> dict[tuple[object, ...], object]:
-        """Cache of `smelt.fusion.derived_stream`."""
+        """Cache of `smelt.fusion.stream_axes`."""
         return {}
 
     @cached_property

@@ -4,6 +4,7 @@ An argmax is inside its axis, a remainder below its divisor, a clamped value bet
 Only bounds that hold for all sizes and all data are returned; most values have none.
 
 >>> from smelt.graph.text import parse
+>>> from smelt.types.expr import size
 >>> graph = parse('''graph f(x: f32[m,n]) {
 ...   v0 = reduce.argmax(x) {axes=(1,)}
 ...   v1 = add(v0, 1:i64)
@@ -11,9 +12,19 @@ Only bounds that hold for all sizes and all data are returned; most values have 
 ... }''')
 >>> is_in_bounds(graph.outputs[0].inputs[0], size("n")), is_in_bounds(graph.outputs[0], size("n"))
 (True, False)
+
+Short integers are followed through conversions, views and monotone or linear operators.
+
+>>> text = "graph f(x: u8[n]) { a = cast(x) {dtype=i32} b = sub(a, 117:i32) return b }"
+>>> (b,) = parse(text).outputs
+>>> bounds, nodes = integer_range(b)
+>>> bounds, len(nodes)
+((-117, 138), 2)
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from smelt.graph.ir import Node
 from smelt.ops.create import Constant, Iota, SizeOf
@@ -30,12 +41,9 @@ from smelt.types.expr import (
     mul,
     nonnegative,
     product,
-    size,
     sub,
     terms_of,
 )
-
-__all__ = ["ValueRange", "constant_value", "is_in_bounds", "size", "value_range"]
 
 ValueRange = tuple[Index | None, Index | None]
 """Lower and upper bound (both inclusive) of a value; None where unknown."""
@@ -257,3 +265,50 @@ def _union(a: ValueRange, b: ValueRange) -> ValueRange:
         high = a[1] if nonnegative(sub(a[1], b[1])) else b[1]
         high = high if nonnegative(sub(high, a[1])) else None
     return low, high
+
+
+# ---- short integers -----------------------------------------------------------------------------
+
+Range = tuple[int, int]
+
+_REARRANGING = (Concat, Expand, Flip, Permute, Reshape, Slice)
+"""Views whose elements are those of their operands."""
+_MAX_INTEGER_DEPTH = 8
+"""Maximum operators between an array and a value that are followed."""
+
+
+def integer_range(node: Node, depth: int = _MAX_INTEGER_DEPTH) -> tuple[Range, frozenset[Node]]:
+    """Return the range of an integer value, and the operators from which it follows."""
+    own_range = dtype_range(node.type.dtype)
+    if depth == 0 or not isinstance(node.op, (Cast, Map)):
+        return own_range, frozenset()
+    operands = [_operand_range(x, depth - 1) for x in node.inputs]
+    if isinstance(node.op, Map):
+        bounds = node.op.row.integer_bounds(*(r for r, _ in operands))
+    else:
+        bounds = operands[0][0]
+    if bounds is None or bounds[0] < own_range[0] or own_range[1] < bounds[1]:
+        return own_range, frozenset()
+    return bounds, frozenset({node}).union(*(nodes for _, nodes in operands))
+
+
+def dtype_range(dtype: DType) -> Range:
+    """Return the least and the greatest number of an integer type."""
+    info = np.iinfo(dtype.numpy)
+    return int(info.min), int(info.max)
+
+
+def _operand_range(node: Node, depth: int) -> tuple[Range | None, frozenset[Node]]:
+    """Return the range of an integer operand, and operators as `integer_range` does."""
+    if isinstance(number := constant_value(node), int):
+        return (number, number), frozenset()
+    if not node.type.dtype.is_integer:
+        return None, frozenset()
+    if not isinstance(node.op, _REARRANGING):
+        return integer_range(node, depth)
+    parts = [_operand_range(x, depth) for x in node.inputs]
+    ranges = [r for r, _ in parts if r is not None]
+    if not ranges or len(ranges) < len(parts):
+        return None, frozenset()
+    bounds = min(r[0] for r in ranges), max(r[1] for r in ranges)
+    return bounds, frozenset[Node]().union(*(nodes for _, nodes in parts))

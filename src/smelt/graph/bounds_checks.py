@@ -180,11 +180,9 @@ def _loop_positions(nodes: Sequence[Node]) -> Iterator[tuple[Node, Index, Index,
     """Iterate over the positions that loops carry to be checked, with their bounds."""
     seen: set[object] = set()
     for node in nodes:
-        key = loop_key(node)
-        if key is None or key in seen:
+        if not isinstance(node.op, Loop) or (key := loop_key(node)) in seen:
             continue
         seen.add(key)
-        assert isinstance(node.op, Loop)
         for op, low, end in node.op.checked:
             origin = op.body.graph.outputs[op.which].origin
             yield build.apply(op, *node.inputs, origin=node.origin), low, end, ("a loop", origin)

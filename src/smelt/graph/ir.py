@@ -59,6 +59,7 @@ class Graph:
     facts: tuple[Fact, ...] = ()
     checks: int = 0
     _nodes: tuple[Node, ...] | None = field(default=None, init=False, repr=False)
+    _kinds: frozenset[type[TensorOp]] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for node in self.inputs:
@@ -81,6 +82,13 @@ class Graph:
             object.__setattr__(self, "_nodes", tuple(self._walk()))
             assert self._nodes is not None
         return self._nodes
+
+    def kinds(self) -> frozenset[type[TensorOp]]:
+        """Return the classes of its operators, which decide whether a stage applies."""
+        if self._kinds is None:
+            object.__setattr__(self, "_kinds", frozenset(type(x.op) for x in self.nodes()))
+            assert self._kinds is not None
+        return self._kinds
 
     def _walk(self) -> Iterator[Node]:
         seen: set[Node] = set(self.inputs)

@@ -34,7 +34,7 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import map_indices, map_type
 from smelt.ops.create import Constant
 from smelt.ops.spec import Array, Sizes, TensorOp
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_
 from smelt.types.expr import Expr, Index, evaluate, substitute

@@ -49,10 +49,9 @@ from smelt.types.dtype import DTYPES, DType
 from smelt.types.expr import Expr, Index, size
 from smelt.types.expr import text as expr_text
 from smelt.types.json_data import register
-from smelt.types.number import number_text
-from smelt.types.parse_expr import parse as parse_expr
 from smelt.types.tensor import TensorType
-from smelt.types.text_limits import MAX_NESTED, BeyondLimit, beyond_limits
+from smelt.types.text import MAX_NESTED, BeyondLimit, beyond_limits, number_text
+from smelt.types.text import parse as parse_expr
 
 LINE_WIDTH, MAX_QUOTED_CHARS = 100, 40
 """Maximum columns of inputs on one line, and characters of a quotation in an error."""

@@ -17,20 +17,25 @@ smelt.errors.VerifyError: E405 not well formed: graph f: v0 is f32[5], but exp(f
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Mapping
+from math import prod
 from typing import NoReturn
 
 import numpy as np
 
-from smelt.errors import SmeltError, VerifyError
+from smelt.errors import OverflowSizeError, ShapeError, SmeltError, VerifyError
 from smelt.graph.build import MISTAKES
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
 from smelt.graph.text import RESERVED, name_values, text
-from smelt.graph.walk import all_size_names
+from smelt.graph.walk import all_size_names, input_size_names, map_indices
 from smelt.ops.create import Constant, Input
-from smelt.types.expr import Index
-from smelt.types.tensor import TensorType, check_bytes
+from smelt.types.expr import Expr, Index
+from smelt.types.expr import text as expr_text
+from smelt.types.intervals import interval, number
+from smelt.types.tensor import MAX_BYTES, TensorType, check_bytes, check_contiguous
 
 _LABEL = re.compile(r"[^\W\d][\w.]*")
 _SIZE = re.compile(r"[^\W\d]\w*")
@@ -199,3 +204,58 @@ def _line_of(graph: Graph, node: Node | None, lines: list[str]) -> int | None:
     else:
         starts = (f"  {name} = ",)
     return next((k for s in starts for k, line in enumerate(lines) if line.startswith(s)), None)
+
+
+# ---- at the sizes of a call ---------------------------------------------------------------------
+
+_HOLDS = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le}
+
+
+def verify_sizes(graph: Graph, sizes: Mapping[str, int]) -> None:
+    """Check that a call with these sizes is safe; its inputs are contiguous.
+
+    Raises VerifyError for facts that fail and positions outside an operand, ShapeError for
+    negative dimensions, and OverflowSizeError for sizes that 64 bits cannot hold.
+    """
+    unknown = [name for name in all_size_names(graph) if name not in input_size_names(graph)]
+    if unknown:
+        raise VerifyError(f"graph {graph.name}: the size {unknown[0]} follows from no input")
+    for fact in graph.facts:
+        if not _HOLDS[fact.relation](number(fact.left, sizes), number(fact.right, sizes)):
+            shown = ", ".join(f"{name}={n}" for name, n in sizes.items())
+            relation = f"{expr_text(fact.left)} {fact.relation} {expr_text(fact.right)}"
+            raise VerifyError(f"graph {graph.name} requires {relation}, which fails for {shown}")
+    for node in graph.nodes():
+        try:
+            _check_node(node, sizes)
+        except SmeltError as error:
+            error.origin = node.origin or error.origin
+            raise
+
+
+def _check_node(node: Node, sizes: Mapping[str, int]) -> None:
+    """Check an operator's type, numbers and the positions that it reads."""
+    shape = [number(d, sizes) for d in node.type.shape]
+    if min(shape, default=0) < 0:
+        raise ShapeError(f"{node.op.name} has the shape {shape} at the sizes of this call")
+    nbytes = prod(max(n, 1) for n in shape) * node.type.dtype.itemsize
+    if nbytes > MAX_BYTES:
+        raise OverflowSizeError(what=f"{node.op.name} of {node.type}", bytes=nbytes)
+    map_indices(node.op, lambda e: _checked(e, sizes))
+    if isinstance(node.op, Input):
+        check_contiguous(node.op.label, shape, node.op.strides)
+    if 0 in shape:
+        return
+    for index, extent in node.op.reads(*(x.type for x in node.inputs)):
+        span, limit = interval(index, sizes), number(extent, sizes)
+        if span is not None and (span[0] < 0 or span[1] >= limit):
+            raise VerifyError(
+                f"{node.op.name} reads positions {span[0]} to {span[1]} of {limit} elements at the"
+                " sizes of this call"
+            )
+
+
+def _checked(e: Expr, sizes: Mapping[str, int]) -> Expr:
+    """Return an index expression if 64 bits hold it at the sizes of the call."""
+    interval(e, sizes)
+    return e

@@ -25,7 +25,7 @@ from smelt.kernel.ir import (
     Value,
 )
 from smelt.kernel.walk import children, joined_axes, statements, visit_statement
-from smelt.python.identity_cache import cached_by_identity
+from smelt.python.caches import cached_by_identity
 from smelt.types.affine import dependent_axes
 from smelt.types.expr import Index
 

@@ -23,7 +23,7 @@ from smelt.kernel.ir import Apply, Cast, Const, IndexValue, Ref, Value
 from smelt.types import expr
 from smelt.types.dtype import i64
 from smelt.types.expr import Atom, Expr, Index, Monomial
-from smelt.types.text_limits import too_large, too_large_product
+from smelt.types.text import too_large, too_large_product
 
 Facts = tuple[Index, ...]
 _EFFORT: Final = 4

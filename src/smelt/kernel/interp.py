@@ -24,12 +24,11 @@ import numpy as np
 
 from smelt.errors import VerifyError
 from smelt.kernel import ir
-from smelt.kernel.evaluate import Evaluator
+from smelt.kernel.evaluate import Array, Evaluator, Space, Tile
 from smelt.kernel.memory import Access, AccessError, Buffer, Trace
 from smelt.kernel.merge import MergeRule, merge_rules
 from smelt.kernel.sizes import input_arrays, sizes_of_call
 from smelt.kernel.text_print import statement_text
-from smelt.kernel.tile import Array, Space, Tile
 from smelt.types.expr import evaluate
 
 __all__ = ["Access", "Observer", "Order", "Trace", "run"]

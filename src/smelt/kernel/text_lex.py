@@ -21,7 +21,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f32, i32, i64
 from smelt.types.expr import Expr
-from smelt.types.text_limits import MAX_NESTED, beyond_limits
+from smelt.types.text import MAX_NESTED, beyond_limits
 
 _LEVELS: Final = (
     ("if",),

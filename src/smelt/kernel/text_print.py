@@ -35,8 +35,8 @@ from smelt.python.dataclass import dataclass
 from smelt.types import expr
 from smelt.types.dtype import DType
 from smelt.types.expr import Index
-from smelt.types.number import number_text
 from smelt.types.tensor import shape_text
+from smelt.types.text import number_text
 
 WIDTH: Final = 100
 """Longest line of printed text, in columns."""

@@ -38,7 +38,7 @@ from smelt.types import dtype as dtypes
 from smelt.types import expr
 from smelt.types.dtype import DType, bool_, i32
 from smelt.types.expr import Index
-from smelt.types.text_limits import too_large, too_large_product
+from smelt.types.text import too_large, too_large_product
 
 DTYPES: Final = {d.name: d for d in dtypes.DTYPES}
 _EXTREMES: Final = {"min": expr.minimum, "max": expr.maximum}

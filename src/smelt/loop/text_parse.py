@@ -20,7 +20,7 @@ from smelt.types import dtype as dtypes
 from smelt.types import expr
 from smelt.types.dtype import bool_, f32
 from smelt.types.expr import Index
-from smelt.types.text_limits import too_large, too_large_product
+from smelt.types.text import too_large, too_large_product
 
 T = TypeVar("T")
 _KINDS: Final = ("chunk", "each", "for", "unroll")

@@ -9,8 +9,11 @@ dimension share one axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import field
+from threading import Lock
 from typing import TypeVar
 
 from smelt.errors import VerifyError
@@ -38,7 +41,6 @@ from smelt.kernel.ir import (
     Store,
     Value,
 )
-from smelt.lower.recursion_limit import raise_recursion_limit
 from smelt.ops.combine import BOTH, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
@@ -58,6 +60,33 @@ from smelt.types.expr import (
 )
 from smelt.types.expr import value as position_index
 from smelt.types.tensor import Shape
+
+_FRAMES = 8
+"""Maximum calls per operator: its element, its operands, and the body of a reduction."""
+_lock = Lock()
+_inside: list[int] = []
+"""Limits found on entry by the threads inside."""
+
+
+@contextmanager
+def raise_recursion_limit(operators: int) -> Generator[None, None, None]:
+    """Raise the recursion limit for a chain of `operators` above the current depth.
+
+    The limit is global to all threads, so the last one to leave restores the first one's.
+    """
+    with _lock:
+        limit = sys.getrecursionlimit()
+        _inside.append(limit)
+        sys.setrecursionlimit(max(limit, _inside[0] + operators * _FRAMES))
+    try:
+        yield
+    finally:
+        with _lock:
+            first = _inside[0]
+            _inside.pop()
+            if not _inside:
+                sys.setrecursionlimit(first)
+
 
 T = TypeVar("T")
 LONG_CHAIN = 32

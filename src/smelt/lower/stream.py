@@ -24,10 +24,9 @@ from math import prod
 from smelt.errors import InternalError
 from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.block_sparsity import VisitRange, visit_range
-from smelt.fusion.cascade.columns import inner_columns
 from smelt.fusion.cascade.finite_masks import find_finite_mask
 from smelt.fusion.cascade.states import State as Carried
-from smelt.fusion.cascade.states import state_row_bytes
+from smelt.fusion.cascade.states import inner_columns, state_row_bytes
 from smelt.fusion.cascade.term import Term
 from smelt.kernel.axes import axes_of_index, axes_of_value
 from smelt.kernel.canonical import numbered_name
@@ -43,6 +42,7 @@ from smelt.kernel.ir import (
     IndexValue,
     Kernel,
     Let,
+    Load,
     Merge,
     Partial,
     Position,
@@ -57,18 +57,56 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.walk import live, refs, transform
+from smelt.kernel.walk import live, refs, substitute_index, transform
 from smelt.lower import assign_axes
 from smelt.lower.argreduce import global_position, merge_positions
 from smelt.lower.define import Definition
 from smelt.lower.mask_bounds import unit_block_axes, visible_ranges
-from smelt.lower.substitute import fix_axes, replace_names
 from smelt.lower.to_terms import TermReader
 from smelt.machine.tiling import Tiling, rows_axis
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import i64
-from smelt.types.expr import Index, add, floordiv, mul, product
+from smelt.types.expr import Atom, Expr, Index, add, floordiv, map_variables, mul, product
+from smelt.types.expr import value as position_index
+
+
+def replace_names(value: Value, names: dict[str, Value]) -> Value:
+    """Replace bound names and computed positions in a value."""
+
+    def leaf(atom: Atom) -> Index:
+        new = names.get(atom.name) if atom.kind == "value" else None
+        if isinstance(new, Ref):
+            return position_index(new.name, atom.extent)
+        return Expr((((atom,), 1),))
+
+    def change(v: Value) -> Value:
+        match v:
+            case Ref(name=name) if name in names:
+                return names[name]
+            case Load(index=index):
+                return replace(v, index=tuple(map_variables(e, leaf) for e in index))
+            case IndexValue(index=index):
+                return replace(v, index=map_variables(index, leaf))
+            case _:
+                return v
+
+    return transform(value, change)
+
+
+def fix_axes(v: Value, at: dict[str, Index]) -> Value:
+    """Fix axes of a load or index at given positions.
+
+    A load that changes keeps its out-of-bounds constant.
+    """
+    match v:
+        case Load(index=index, other=other, param=param):
+            fixed = tuple(substitute_index(e, at) for e in index)
+            return v if fixed == index else Load(param, fixed, other)
+        case IndexValue(index=index):
+            return replace(v, index=substitute_index(index, at))
+        case _:
+            return v
 
 
 @dataclass

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from smelt.packages.llvm_package import import_compiler
+from smelt.packages.installed import import_compiler
 from smelt.python.dataclass import dataclass
 from smelt.python.imports import fork_safe_import
 

@@ -35,8 +35,8 @@ from smelt.types.expr import (
     substitute,
     text,
 )
-from smelt.types.parse_expr import parse as parse_index
 from smelt.types.tensor import Shape, TensorType
+from smelt.types.text import parse as parse_index
 
 __all__ = ["Contract", "f32"]
 

@@ -22,7 +22,7 @@ from smelt.ops.create import Iota
 from smelt.ops.index import Scatter
 from smelt.ops.spec import Adjoint, Array, Cotangents, Sizes, TensorOp, V
 from smelt.ops.view import Permute, Slice
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, add, axis, product

@@ -48,15 +48,13 @@ from smelt.passes.fold_scales import fold_scales
 from smelt.passes.forward_select import forward_select
 from smelt.passes.gather_to_reduce import gather_to_reduce
 from smelt.passes.hoist_broadcast import hoist_broadcast
-from smelt.passes.loop_bodies import simplify_bodies
+from smelt.passes.loop_bodies import simplify_bodies, sink_operand_views
 from smelt.passes.nest_reductions import merge_reductions, nest_reductions
-from smelt.passes.precision import drop_half_rounding
+from smelt.passes.precision import drop_half_rounding, round_factors
 from smelt.passes.propagate_layouts import propagate_layouts
 from smelt.passes.reduce_of_concat import split_concat_reductions
 from smelt.passes.reorder_reduction import reorder_reductions
-from smelt.passes.round_factors import round_factors
 from smelt.passes.simplify import simplify, simplify_fast
-from smelt.passes.sink_operand_views import sink_operand_views
 from smelt.passes.sink_slices import sink_slices
 from smelt.passes.split_gated_matmul import split_gated_matmul
 from smelt.passes.stencils import mark_packed_stencils
@@ -76,6 +74,8 @@ class Facts(NamedTuple):
     operators: frozenset[type[TensorOp]]
     dtypes: frozenset[DType]
     has_constant_input: bool
+    has_conditions: bool
+    """Whether there are facts about sizes, or values without elements."""
     sum_axes: int
     """Maximum number of reduction axes of a contraction."""
 
@@ -83,11 +83,12 @@ class Facts(NamedTuple):
     def of(cls, graph: Graph) -> Facts:
         """Collect the facts of a graph in one walk."""
         nodes = graph.nodes()
-        operators = {x.op for x in nodes}
+        operators = [x.op for x in nodes]
         return cls(
-            frozenset(map(type, operators)),
+            graph.kinds(),
             frozenset(x.type.dtype for x in nodes),
-            any(isinstance(op, Input) and op.constant for op in operators),
+            any(isinstance(x.op, Input) and x.op.constant for x in graph.inputs),
+            bool(graph.facts) or any(0 in x.type.shape for x in nodes),
             max(
                 (len(op.reduction_axes()) for op in operators if isinstance(op, Contract)),
                 default=0,
@@ -160,7 +161,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("nest-reductions", nest_reductions, _has(Reduce)),
     Pass("merge-reductions", merge_reductions, _has(Reduce), changes_sum_terms=True),
     Pass("cse", cse),
-    Pass("dce", dce),
+    Pass("dce", dce, lambda facts: facts.has_conditions),
     Pass("split-gated-matmul", split_gated_matmul, _has(Contract, Slice), last=True),
     Pass("propagate-layouts", propagate_layouts, _has_orders, last=True),
     Pass("choose-image-layout", choose_image_layout, _has(Contract, Window), last=True),
@@ -206,7 +207,7 @@ def run(
     if graph is not before:
         graph = run_steps(graph, map(find, CLEANUP_PASSES), journal)
     graph = run_steps(graph, [views_behind], journal)
-    if not Facts.of(graph).has(Loop):
+    if Loop not in graph.kinds():
         return graph
     simplified = partial(_simplified, rounding=rounding, sizes=sizes or {}, tiling=tiling)
     return simplify_bodies(graph, simplified)

@@ -13,8 +13,7 @@ from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map
 from smelt.ops.view import Expand
 from smelt.passes.canonicalize import shortest
-from smelt.rewrite.engine import Rewriter
-from smelt.rewrite.rule import RuleSet
+from smelt.rewrite.engine import Rewriter, RuleSet
 from smelt.rewrite.rules import EXACT, RULES
 from smelt.types.dtype import DType
 

@@ -1,23 +1,202 @@
-"""Apply rewrite rules bottom-up until none matches, and count which fired.
+"""Define rewrite rules, and apply them bottom-up until none matches.
 
-The engine works on any representation that shows its values through `smelt.rewrite.term.Values`.
+A rule is two terms, the types they are valid for, and a condition. The engine counts which fired,
+and works on any representation that shows its values through `smelt.rewrite.term.Values`.
 
     rewriter = Rewriter(GraphValues(), EXACT)
     node = rewriter.rewrite(node)          # operands first: the operands must be rewritten already
     rewriter.fired                         # Counter({'double negation': 1})
+
+>>> from smelt.types.dtype import bool_, f32
+>>> double = rule("double negation", "neg(neg(x))", "x", NUMBERS)
+>>> double.text, double.accepts(f32), double.accepts(bool_)
+('neg(neg(x)) -> x', True, False)
+>>> [str(t) for t in arrangements(term("mul(add(x, 1), y)"))]
+['mul(add(x, 1), y)', 'mul(y, add(x, 1))']
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import field
+from itertools import product
 from typing import Generic
 
 import numpy as np
 
-from smelt.rewrite.match import match
-from smelt.rewrite.rule import Rule, RuleSet
-from smelt.rewrite.term import Call, Num, Number, Term, V, Values, Var, number_type
+from smelt.python.caches import cached_property
+from smelt.python.dataclass import dataclass
+from smelt.rewrite.term import Call, Num, Number, Term, V, Values, Var, number_type, term, variables
 from smelt.types.dtype import DType
+
+# ---- matching -----------------------------------------------------------------------------------
+
+
+def match(t: Term, value: V, values: Values[V]) -> dict[str, V] | None:
+    """Return the value of each variable if `value` has the form of `t`, else None."""
+    bound: dict[str, V] = {}
+    return bound if _match(t, value, values, bound) else None
+
+
+def _match(t: Term, value: V, values: Values[V], bound: dict[str, V]) -> bool:
+    if isinstance(t, Call):
+        if values.op(value) != t.op:
+            return False
+        for part, arg in zip(t.args, values.args(value), strict=True):
+            if not _match(part, arg, values, bound):
+                return False
+        return True
+    number = values.number(value)
+    if isinstance(t, Num):
+        if number is None:
+            return False
+        if isinstance(t.value, bool) and values.dtype(value).kind != "bool":
+            return False  # true and false are not the numbers 1 and 0
+        expected = t.value_for(values.dtype(value))
+        return expected is not None and same_number(number, expected)
+    if t.constant and number is None:
+        return False
+    previous = bound.setdefault(t.name, value)
+    if previous is value:
+        return True
+    other = values.number(previous)
+    return number is not None and other is not None and same_number(number, other)
+
+
+def same_number(a: Number, b: Number) -> bool:
+    """Compare numbers with the signs of 0 and NaN; 1, 1.0 and True are equal.
+
+    NaN equals NaN of its sign.
+    """
+    is_nan = a != a and b != b
+    if a != b and not is_nan:
+        return False
+    return (a != 0 and not is_nan) or math.copysign(1.0, a) == math.copysign(1.0, b)
+
+
+def arrangements(t: Term) -> tuple[Term, ...]:
+    """Return `t` with the operands of commutative operators in every distinct order.
+
+    Constants stand last, and renaming variables gives no new order.
+    """
+    by_shape: dict[str, Term] = {}
+    for order in _orders(t):
+        by_shape.setdefault(_shape(order), order)
+    return tuple(by_shape.values())
+
+
+def _orders(t: Term) -> Iterator[Term]:
+    if not isinstance(t, Call):
+        yield t
+        return
+    for args in product(*(tuple(_orders(a)) for a in t.args)):
+        yield Call(t.op, args)
+        if (
+            len(args) == 2
+            and t.row.commutative
+            and not _is_constant(args[0])
+            and not _is_constant(args[1])
+        ):
+            yield Call(t.op, (args[1], args[0]))
+
+
+def _is_constant(t: Term) -> bool:
+    return isinstance(t, Num) or (isinstance(t, Var) and t.constant)
+
+
+def _shape(t: Term) -> str:
+    """Return the term's text with variables numbered in order of appearance."""
+    names = {v.name: f"{'c' if v.constant else 'x'}{k}" for k, v in enumerate(variables(t))}
+
+    def spell(t: Term) -> str:
+        if isinstance(t, Var):
+            return names[t.name]
+        return f"{t.op}({','.join(map(spell, t.args))})" if isinstance(t, Call) else repr(t)
+
+    return spell(t)
+
+
+# ---- rules --------------------------------------------------------------------------------------
+
+Numbers = Mapping[str, Number]
+Compute = Callable[[Numbers], Number]
+NUMBERS = ("int", "uint", "float")
+INTEGERS = ("int", "uint")
+BITS = ("bool", "int", "uint")
+ANY = ("bool", "int", "uint", "float")
+FLOATS = ("float",)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`left` may be replaced by `right` if the type is accepted and `when` holds.
+
+    `subject` is the variable whose element type counts, by default the first of the left side.
+    `when` gets the values of the constant variables; `compute` gives numbers that only the right
+    side names.
+    """
+
+    name: str
+    left: Call
+    right: Term
+    kinds: tuple[str, ...] = ANY
+    when: Callable[[Numbers, DType], bool] | None = None
+    fast: bool = False
+    compute: Mapping[str, Callable[[Numbers], Number]] = field(default_factory=dict[str, Compute])
+    only: tuple[str, ...] = ()
+    """Names of the element types, if the rule is not valid for all of a kind."""
+
+    def accepts(self, dtype: DType) -> bool:
+        """Whether the rule is valid for the type."""
+        return dtype.kind in self.kinds and (not self.only or dtype.name in self.only)
+
+    @cached_property
+    def subject(self) -> str:
+        named = variables(self.left)
+        return next((v.name for v in named if v.name != "m"), named[0].name)
+
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """Names of the variables that match constants only."""
+        return frozenset(v.name for v in variables(self.left) if v.constant)
+
+    @cached_property
+    def arrangements(self) -> tuple[Call, ...]:
+        """The left side with operands in every distinct order."""
+        return tuple(t for t in arrangements(self.left) if isinstance(t, Call))
+
+    @property
+    def text(self) -> str:
+        return f"{self.left} -> {self.right}"
+
+
+class RuleSet:
+    """Rules in order of trial, indexed by the operator of their left side."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self.by_operator: dict[str, list[tuple[Call, Rule]]] = {}
+        for candidate in self.rules:
+            for left in candidate.arrangements:
+                self.by_operator.setdefault(left.op, []).append((left, candidate))
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.rules)
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+
+def rule(name: str, left: str, right: str, kinds: tuple[str, ...] = ANY, **more: object) -> Rule:
+    """Return a rule from the text of its sides."""
+    pattern = term(left)
+    assert isinstance(pattern, Call)
+    return Rule(name, pattern, term(right), kinds, **more)  # type: ignore[arg-type]
+
+
+# ---- rewriting ----------------------------------------------------------------------------------
 
 MAX_APPLICATIONS = 64
 """Maximum rules that fire on one value and its parts. Every rule makes terms cheaper, so that this

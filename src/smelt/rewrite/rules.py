@@ -19,7 +19,7 @@ import numpy as np
 
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
-from smelt.rewrite.rule import BITS, FLOATS, INTEGERS, NUMBERS, Numbers, Rule, RuleSet, rule
+from smelt.rewrite.engine import BITS, FLOATS, INTEGERS, NUMBERS, Numbers, Rule, RuleSet, rule
 from smelt.rewrite.term import Call, Num, Number, Term, Var
 from smelt.types.dtype import DType, bool_, f32, i32
 

@@ -22,7 +22,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, from_numpy
-from smelt.types.number import number_text
+from smelt.types.text import number_text
 
 Number = float | int | bool
 Array = np.ndarray[Any, Any]

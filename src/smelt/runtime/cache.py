@@ -31,10 +31,10 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from smelt import knobs
 from smelt.errors import CacheWarning, warn_at_origin
@@ -442,3 +442,28 @@ def _user_directory() -> Path | None:
         return Path(platformdirs.user_cache_dir("smelt", appauthor=False))
     except (RuntimeError, OSError, KeyError):
         return None
+
+
+class ClaimStore(Protocol):
+    """Store of claims that is looked up and filled through `get` and `put`."""
+
+    get: Callable[[str], bool | None]
+    put: Callable[[str, bool], None]
+
+
+def persist_claims(shelf: ClaimStore, version: int) -> None:
+    """Keep proved claims about formulas in the cache; entries of other versions are ignored."""
+
+    def key(text: str) -> bytes:
+        return b"smelt proof " + hashlib.sha256(f"{version} {text}".encode()).digest()
+
+    def get(text: str) -> bool | None:
+        entry = Cache.default().get(key(text)) if knobs.CACHE.get() else None
+        holds = None if entry is None else entry.meta.get("holds")
+        return holds if isinstance(holds, bool) else None
+
+    def put(text: str, holds: bool) -> None:
+        if knobs.CACHE.get():
+            Cache.default().put(key(text), {"what": "proof", "holds": holds}, b"")
+
+    shelf.get, shelf.put = get, put

@@ -1,12 +1,22 @@
-"""Find kernels' machine code by key, in memory and on disk, loading it once.
+"""Load object code, and find kernels' machine code by key, in memory and on disk.
+
+Kernels' objects are placed by the small linker `smelt.runtime.elf`, which saves a warm process
+the import of LLVM; objects with unsupported features, and all objects on other systems, go to
+LLVM's linker. Either way pages are written first and made executable afterwards, never both at
+once, and dropping the last reference to a `Loaded` unmaps its code. Objects are trusted: LLVM
+crashes the process on a damaged one, so bytes come only from the compiler or from a cache entry
+whose digest was checked.
 
 A key is a digest. The *stem* covers everything that decides a kernel's code (its text, the
 generator, the processor), and the key of each variant derives from it. The stem alone suffices to
-find the code, without the kernel: a stored plan names its kernels that way.
+find the code, without the kernel: a stored plan names its kernels that way. Code stays loaded
+while a plan uses it; of the rest, the most recently used is kept, up to `MAX_CODE_BYTES`.
 
-Code stays loaded while a plan uses it; of the rest, the most recently used is kept, up to
-`MAX_CODE_BYTES`.
-
+>>> from smelt.runtime.jit import compile_ir
+>>> code = load(compile_ir("define i64 @three() { ret i64 3 }"), ["three"])
+>>> import ctypes
+>>> ctypes.CFUNCTYPE(ctypes.c_int64)(code.address("three"))()
+3
 >>> len(key_of(b"stem", "rows", streaming=False))
 32
 """
@@ -16,15 +26,73 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import cache
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from smelt import knobs
+from smelt.errors import CodegenError
 from smelt.journal.facts import CacheHit, CacheMiss, CacheStored, Journal
 from smelt.kernel.artifact import CompiledKernel, Variant
+from smelt.python.imports import fork_safe_import
+from smelt.runtime import elf
 from smelt.runtime.cache import Cache
-from smelt.runtime.loader import Loaded, load
+
+
+class Loaded:
+    """Executable code of one object; addresses are valid while this object is referenced."""
+
+    __slots__ = ("_addresses", "_owner", "nbytes")
+
+    def __init__(self, owner: Any, addresses: Mapping[str, int], nbytes: int) -> None:
+        """Wrap addresses; `owner` unmaps the code when it is freed."""
+        self._owner = owner
+        self._addresses = dict(addresses)
+        self.nbytes = nbytes
+
+    def address(self, symbol: str) -> int:
+        """Return where `symbol` starts; KeyError if it was not passed to `load`."""
+        return self._addresses[symbol]
+
+
+def load(object_code: bytes, symbols: Sequence[str]) -> Loaded:
+    """Link `object_code` (ELF or Mach-O, position independent) and look up `symbols`.
+
+    Undefined symbols resolve to those of the process (the C library's `memcpy`, `memset`, ...).
+    Raises `CodegenError` if a symbol is missing. Safe to call from several threads.
+    """
+    if elf.can_link(object_code):
+        try:
+            image = elf.link(object_code, symbols)
+        except elf.UnsupportedObject:
+            pass
+        except elf.MalformedObject as error:
+            raise _link_error(object_code, error) from error
+        else:
+            return Loaded(image, image.addresses, image.nbytes)
+    return load_by_llvm(object_code, symbols)
+
+
+def load_by_llvm(object_code: bytes, symbols: Sequence[str]) -> Loaded:
+    """Link any object with LLVM's linker; otherwise like `load`."""
+    try:
+        tracker = _jit().link(object_code, symbols)
+    except RuntimeError as error:
+        raise _link_error(object_code, error) from error
+    return Loaded(tracker, {name: tracker[name] for name in symbols}, len(object_code))
+
+
+def _link_error(object_code: bytes, error: Exception) -> CodegenError:
+    return CodegenError(f"object code of {len(object_code)} bytes did not link: {error}")
+
+
+@cache
+def _jit() -> Any:
+    """Import LLVM's linker on first use."""
+    return fork_safe_import("smelt.runtime.jit")
+
 
 MAX_CODE_BYTES: Final = 8 << 20
 """Limit in bytes of recently used code that stays loaded without a user.

@@ -19,14 +19,19 @@ from smelt.graph.walk import all_size_names
 from smelt.machine.target import Target
 from smelt.runtime.host import unsupported_reason
 from smelt.runtime.launch_table import LaunchTableBuilder, Operand, Prepared, Segment
-from smelt.runtime.memory import Block, address_of, allocate
-from smelt.runtime.overlap import Spans
-from smelt.runtime.plan_tables import PlanExecutable
+from smelt.runtime.memory import Block, Spans, address_of, allocate
+from smelt.runtime.plan_tables import (
+    CallStep,
+    KernelStep,
+    NativeFunction,
+    PlanExecutable,
+    Sizes,
+    Step,
+    Value,
+)
 from smelt.runtime.prelude import Prelude, Run
 from smelt.runtime.reference import is_recoverable, program_step, warn_fallback
-from smelt.runtime.steps import CallStep, KernelStep, NativeFunction, Sizes, Step, Value
-from smelt.runtime.threadpools import register_controller
-from smelt.runtime.threads import pool
+from smelt.runtime.threads import pool, register_controller
 from smelt.types.expr import Index
 
 Array = np.ndarray[Any, Any]

@@ -30,7 +30,7 @@ from smelt.machine.processor import (
     usable_cores,
 )
 from smelt.machine.target import HostIsa, Target, TargetChoice, limit_isa
-from smelt.packages.llvm_package import llvm_version
+from smelt.packages.installed import llvm_version
 from smelt.python.dataclass import dataclass
 from smelt.python.imports import fork_safe_import
 from smelt.runtime import figures

@@ -13,9 +13,8 @@ from smelt.runtime.executable import Executable
 from smelt.runtime.launch_table import Operand, Prepared
 from smelt.runtime.loop import Loop, LoopShape
 from smelt.runtime.memory import address_of, allocate
-from smelt.runtime.plan_tables import Addresses
+from smelt.runtime.plan_tables import Addresses, Sizes
 from smelt.runtime.sliced_plan import Slices
-from smelt.runtime.steps import Sizes
 from smelt.runtime.threads import pool
 
 Array = np.ndarray[Any, Any]

@@ -11,9 +11,18 @@ import numpy as np
 
 from smelt.kernel.abi import PARALLEL
 from smelt.python.dataclass import dataclass
-from smelt.runtime.layout import place_values, step_values
-from smelt.runtime.plan_tables import PlanTables, TableBuilder
-from smelt.runtime.steps import CallStep, KernelStep, NativeFunction, Sizes, Step, Value
+from smelt.runtime.plan_tables import (
+    CallStep,
+    KernelStep,
+    NativeFunction,
+    PlanTables,
+    Sizes,
+    Step,
+    TableBuilder,
+    Value,
+    place_values,
+    step_values,
+)
 from smelt.runtime.threads import pool
 from smelt.types.expr import Index, evaluate
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smelt.runtime.plan_tables import Addresses, PlanExecutable
+from smelt.runtime.plan_tables import Addresses, PlanExecutable, Sizes
 from smelt.runtime.sliced_plan import (
     RUNS_OF_TABLE,
     VECTOR_BYTES,
@@ -28,7 +28,6 @@ from smelt.runtime.sliced_plan import (
     Stream,
     place_after,
 )
-from smelt.runtime.steps import Sizes
 from smelt.types.expr import Index, evaluate
 from smelt.types.tensor import Shape
 

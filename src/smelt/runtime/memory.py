@@ -18,8 +18,10 @@ import itertools
 import mmap
 import sys
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -429,3 +431,56 @@ def _data_field_matches() -> bool:
 
 address_of = _field_address if _data_field_matches() else _interface_address
 """Return the address of an array's first element, faster than `__array_interface__`."""
+
+Array = np.ndarray[Any, Any]
+
+_SORTED_FROM: Final = 16
+"""Minimum number of arrays for sorting them by address to cost less than comparing each."""
+
+
+class Spans:
+    """Memory of arrays (None: no array), for many queries.
+
+    Each query takes logarithmic time, so that a call with many arguments and results takes no
+    quadratic time. As in `np.may_share_memory`, the bounds of the memory decide.
+    """
+
+    def __init__(self, arrays: Sequence[Array | None]) -> None:
+        self._arrays = arrays
+        self._sorted = len(arrays) >= _SORTED_FROM
+        if not self._sorted:
+            return
+        spans = sorted((*_bounds(a), k) for k, a in enumerate(arrays) if a is not None and a.size)
+        self._first = [first for first, _, _ in spans]
+        self._end = [end for _, end, _ in spans]
+        self._index = [k for *_, k in spans]
+        self._furthest = [*accumulate(self._end, max)]
+        """Largest end up to here."""
+
+    def overlapping(self, a: Array) -> list[int]:
+        """Return the indices of the arrays that may share memory with an array, in order."""
+        if not self._sorted:
+            return [
+                k
+                for k, other in enumerate(self._arrays)
+                if other is not None and np.may_share_memory(a, other)
+            ]
+        if not a.size:
+            return []
+        first, end = _bounds(a)
+        indices: list[int] = []
+        k = bisect_left(self._first, end) - 1
+        while k >= 0 and self._furthest[k] > first:
+            if self._end[k] > first:
+                indices.append(self._index[k])
+            k -= 1
+        return sorted(indices)
+
+
+def _bounds(a: Array) -> tuple[int, int]:
+    """Return the first address of an array's memory and the one after the last."""
+    if a.flags.c_contiguous:
+        first = address_of(a)
+        return first, first + a.nbytes
+    low, high = np.lib.array_utils.byte_bounds(a)
+    return low, high

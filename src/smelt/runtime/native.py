@@ -1,24 +1,90 @@
-"""The thread pool's native code, and what it must know of architecture and system.
+"""The run time's own native code: its IR, its objects, and the thread pool's entry points.
 
 Running a plan must neither hold the GIL nor return to Python between chunks, and there is no
-compiled extension: `c/pool.c`, which explains the protocol, is checked in as LLVM IR, compiled
-once per machine and kept in the object cache like every kernel. It has no undefined symbols: the C
-library's functions and constants are stored in the pool's memory.
+compiled extension: C files, such as `c/pool.c`, which explains its protocol, are checked in as
+LLVM IR, compiled once per machine and kept in the object cache like every kernel. An object is
+generic for the architecture: it gains nothing from newer instructions, and one cache entry serves
+every machine that shares a home directory. A program file brings its own, so that a process that
+runs it needs no LLVM. The pool has no undefined symbols: the C library's functions and constants
+are stored in its memory.
 
->>> "@smelt_run(" in ir("x86_64-pc-linux-gnu")
-True
+>>> "@smelt_run(" in ir("x86_64-pc-linux-gnu"), native_code().helper > 0
+(True, True)
+>>> digest_of("a text") == digest_of("another text")
+False
 """
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import platform
 import re
 import signal
 import sys
 import time
-from typing import Final
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
-from smelt.runtime.native_object import generic_target, native_source
+from smelt.kernel.abi import ABI_VERSION
+from smelt.machine.processor import system_triple
+from smelt.packages.installed import llvm_version
+from smelt.python.imports import fork_safe_import
+from smelt.runtime import poll
+from smelt.runtime.cache import Cache
+from smelt.runtime.code import Loaded, load
+from smelt.runtime.host import host_processor
+
+_GENERIC_CPU: Final = {"x86_64": "x86-64"}
+_SOURCES: Final = Path(__file__).parent / "c"
+_SUPPLIED: Final[dict[str, bytes]] = {}
+"""Objects from program files, by the digest of the text that they were compiled from."""
+
+
+def generic_target() -> tuple[str, str]:
+    """Return this system's triple, and LLVM's generic CPU name for its architecture."""
+    triple = system_triple() or host_processor().triple
+    return triple, _GENERIC_CPU.get(triple.partition("-")[0], "generic")
+
+
+@cache
+def native_source(name: str) -> str:
+    """Return the checked-in LLVM IR of a C file in `c`."""
+    # not read_text: it may import a codec, and a thread that imports while another one forks hangs
+    return (_SOURCES / f"{name}.ll").read_bytes().decode()
+
+
+def digest_of(text: str) -> str:
+    """Return what identifies the object of an IR text on this kind of machine."""
+    key = f"{(ABI_VERSION, *generic_target(), text)}"
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def native_object(what: str, text: str) -> bytes:
+    """Return the object code of a module of LLVM IR.
+
+    `what` describes it in the cache.
+    """
+    digest = digest_of(text)
+    if digest in _SUPPLIED:
+        return _SUPPLIED[digest]
+    key = f"smelt native {digest} {llvm_version()}".encode()
+    cache = Cache.default()
+    entry = cache.get(key)
+    if entry is not None:
+        return entry.code
+    jit: Any = fork_safe_import("smelt.runtime.jit")
+    code: bytes = jit.compile_ir(text, 2, generic_target()[1], "")
+    cache.put(key, {"what": what}, code)
+    return code
+
+
+def supply(objects: Mapping[str, bytes]) -> None:
+    """Use these objects, by digest, in place of compiling them."""
+    _SUPPLIED.update(objects)
+
 
 SYMBOLS: Final = tuple(
     f"smelt_{name}" for name in ("run", "drive", "abandon", "wake", "helper", "poll")
@@ -67,3 +133,28 @@ def library_constants() -> dict[str, int]:
     getaffinity, setaffinity = _AFFINITY_NUMBERS[platform.machine()]
     futex = _FUTEX_NUMBER[platform.machine()]
     return {"futex": futex, "getaffinity": getaffinity, "setaffinity": setaffinity}
+
+
+class NativeCode:
+    """Entry points of the thread pool's code; calling one releases the GIL."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        # Leak a reference: helpers run this code until the process ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
+        pointer, integer, at = ctypes.c_void_p, ctypes.c_int64, loaded.address
+        call = (pointer, pointer, integer, pointer)
+        run = ctypes.CFUNCTYPE(ctypes.c_int, pointer, *call, integer, integer, integer)
+        self.run: Callable[..., int] = run(at("smelt_run"))
+        drive = ctypes.CFUNCTYPE(ctypes.c_int, pointer, pointer, *call)
+        self.drive: Callable[..., int] = drive(at("smelt_drive"))
+        self.abandon: Callable[[int, int], None] = ctypes.CFUNCTYPE(None, pointer, integer)(
+            at("smelt_abandon")
+        )
+        self.wake: Callable[[int], None] = ctypes.CFUNCTYPE(None, pointer)(at("smelt_wake"))
+        self.helper = at("smelt_helper")
+        poll.bind(at("smelt_poll"))
+
+
+def native_code() -> NativeCode:
+    """Return the loop for this machine."""
+    return NativeCode(load(native_object("thread pool", ir()), SYMBOLS))

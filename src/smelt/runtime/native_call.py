@@ -20,6 +20,7 @@ import numpy as np
 from smelt import knobs
 from smelt.errors import SmeltError
 from smelt.runtime import native_layout as layout
+from smelt.runtime.code import Loaded, load
 from smelt.runtime.interpreter import (
     NEW_FROM_DESCR,
     SET_BASE,
@@ -30,9 +31,8 @@ from smelt.runtime.interpreter import (
     offset_of,
     word_at,
 )
-from smelt.runtime.loader import Loaded, load
 from smelt.runtime.memory import Block, address_of, allocate
-from smelt.runtime.native_object import native_object, native_source
+from smelt.runtime.native import native_object, native_source
 
 Array = np.ndarray[Any, Any]
 

@@ -1,4 +1,14 @@
-"""Hold what a plan does at sizes, on any device.
+"""Hold what a plan does at sizes, on any device: its steps, places of values, and tables.
+
+Values are placed by the plan, and a second time for known sizes. A plan's offsets hold for all
+sizes and do not include its kernels' workspaces: partial results and operands packed per call. For
+known sizes values can be packed more tightly, and a kernel's workspace goes where no value lives
+during its launch. Values that are dead when a large result is written are placed inside that
+result's memory, as far as they fit.
+
+    kernel 0: x -> a, packs w            arena   a | b
+    kernel 1: a -> b, packs v                      w's panels above a, v's above both
+    kernel 2: b -> y                     y       a, too, if it fits and y is large
 
 Tables say which arguments kernels get, where addresses go, and what the results are.
 """
@@ -8,19 +18,278 @@ from __future__ import annotations
 import math
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from smelt import knobs
 from smelt.errors import OutOfMemory
+from smelt.kernel.offsets import pack
 from smelt.knobs.values import show_bytes
 from smelt.python.dataclass import dataclass
-from smelt.runtime.layout import Layout
-from smelt.runtime.steps import Value
+from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate
+from smelt.types.tensor import Shape
+
+Array = np.ndarray[Any, Any]
+Sizes: TypeAlias = Mapping[str, int]
+
+
+class Value(NamedTuple):
+    """Tensor of the plan.
+
+    `place` is input, held (a result of the prelude), output, arena or within (the memory of an
+    output that is not written yet). `number` is its index among the values there, or that
+    output's number; `offset` its bytes into the arena or that output.
+    """
+
+    dtype: DType
+    shape: Shape
+    place: str
+    number: int = -1
+    offset: Index = 0
+    overwrites: int = -1
+    """For an output, the input that it overwrites; -1: separate memory."""
+
+
+class NativeFunction(NamedTuple):
+    """Function of a kernel: its address, tasks, scratch bytes, cycles of work."""
+
+    address: int
+    tasks: Index
+    scratch: Index
+    cycles: Index
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """Kernel on values.
+
+    `words` are its arguments in order: ("value", n), ("partial", k), ("size", expression) or
+    ("stride", (n, d)).
+    """
+
+    name: str
+    entries: tuple[NativeFunction, ...]
+    words: tuple[tuple[str, Any], ...]
+    partials: tuple[Index, ...] = ()
+    loaded: Any = None
+    specialize: Callable[[Sizes, bool], KernelStep | None] | None = None
+    """Returns a step better suited to given sizes, or None.
+
+    The flag requests non-temporal stores.
+    """
+    stream_above: int = 1 << 62
+    """Threshold on bytes of results: non-temporal stores are faster above, no cache holds them."""
+    names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Plan's names, or numbers, for the code's size names in `entries` and `partials`.
+
+    Kernels that differ in names share their code.
+    """
+
+    def sizes(self, named: Sizes) -> Sizes:
+        """Return the plan's sizes under the code's names."""
+        constants = {code_name: int(n) for code_name, n in self.names.items() if n.isdigit()}
+        return {
+            **named,
+            **constants,
+            **{code_name: named[n] for code_name, n in self.names.items() if n in named},
+        }
+
+
+class CallStep(NamedTuple):
+    """Library call on arrays: call(sizes, inputs, outputs) writes its outputs.
+
+    `prepare` sets up what the call needs for given sizes before anything runs, and returns the
+    bytes that the call takes while it runs.
+    """
+
+    name: str
+    call: Callable[[Sizes, list[Array], list[Array]], None]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    prepare: Callable[[Sizes], int] | None = None
+
+
+Step = KernelStep | CallStep
+
+
+# ---- places of values ---------------------------------------------------------------------------
+
+CACHE_LINE_BYTES = 64
+"""Cache line in bytes; all offsets are multiples of it."""
+MIN_SAVED_BYTES = 1 << 18
+"""Bytes that must be saved to replace the plan's offsets; searching takes about a millisecond."""
+
+Place: TypeAlias = tuple[int, int]
+"""Output whose memory holds the value (-1: the arena), and the byte offset."""
+
+
+class Layout(NamedTuple):
+    """Placement of values and kernel workspaces at given sizes."""
+
+    values: Mapping[int, Place]
+    """Locations of values that are neither inputs nor results, by number."""
+    partials: Mapping[tuple[int, int, int], int]
+    """Arena offsets of workspaces, by group, step and number in the step."""
+    nbytes: int
+    """Arena size in bytes."""
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """Memory of one value, of values sharing one location, or of a kernel's workspace."""
+
+    hint: int
+    filled: int
+    """Bytes used; `hint` is that rounded up to cache lines."""
+    first: int
+    last: int
+    values: list[int] = field(default_factory=list[int])
+    partial: tuple[int, int, int] | None = None
+    at: int = 0
+    host: int = -1
+
+
+def place_values(
+    values: Sequence[Value],
+    launches: Sequence[Sequence[Step]],
+    arena: Sequence[Index],
+    sizes: Mapping[str, int],
+) -> Layout:
+    """Place values at `sizes`; `arena` lists where the plan's arena values end, in bytes."""
+    partials = list(_workspaces(launches, sizes))
+    top = _round_to_lines(max((int(evaluate(end, sizes)) for end in arena), default=0))
+    plan_bytes = top + sum(p.hint for p in partials)
+    if plan_bytes > MIN_SAVED_BYTES:
+        pieces, written = _value_pieces(values, launches, sizes)
+        results = {n: _nbytes(values[n], sizes) for n in written}
+        if plan_bytes - _lower_bound([*pieces, *partials], written, results) > MIN_SAVED_BYTES:
+            unplaced = _place_in_results(pieces, written, results)
+            nbytes = pack([*unplaced, *partials])
+            if plan_bytes - nbytes > MIN_SAVED_BYTES:
+                hosts = {n: values[n].number for n in written}
+                placed = {n: (hosts.get(p.host, -1), p.at) for p in pieces for n in p.values}
+                return Layout(placed, {p.partial: p.at for p in partials if p.partial}, nbytes)
+    for p in partials:
+        p.at, top = top, top + p.hint
+    placed = {
+        n: (v.number if v.place == "within" else -1, int(evaluate(v.offset, sizes)))
+        for n, v in enumerate(values)
+        if v.place in ("arena", "within")
+    }
+    return Layout(placed, {p.partial: p.at for p in partials if p.partial}, top)
+
+
+def _round_to_lines(nbytes: int) -> int:
+    return -(-nbytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+
+
+def _nbytes(value: Value, sizes: Mapping[str, int]) -> int:
+    return math.prod(int(evaluate(d, sizes)) for d in value.shape) * value.dtype.itemsize
+
+
+def _workspaces(launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]) -> Iterator[_Piece]:
+    """Yield the kernels' workspaces, which live for one launch."""
+    for time, group in enumerate(launches):
+        for k, step in enumerate(group):
+            if isinstance(step, CallStep) or not step.partials:
+                continue
+            code_sizes = step.sizes(sizes)
+            for j, size in enumerate(step.partials):
+                nbytes = int(evaluate(size, code_sizes))
+                yield _Piece(_round_to_lines(nbytes), nbytes, time, time, partial=(time, k, j))
+
+
+def _value_pieces(
+    values: Sequence[Value], launches: Sequence[Sequence[Step]], sizes: Mapping[str, int]
+) -> tuple[list[_Piece], dict[int, int]]:
+    """Return the pieces of values with their lifetimes, and when each result is first written.
+
+    Values that take over another value's memory in the plan share a piece with it. Results
+    written over inputs are left out.
+    """
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for time, group in enumerate(launches):
+        for step in group:
+            for n in step_values(step):
+                first.setdefault(n, time)
+                last[n] = time
+    current: dict[Any, _Piece] = {}
+    pieces: list[_Piece] = []
+    written: dict[int, int] = {}
+    for n, begin in first.items():
+        v = values[n]
+        if v.place == "output" and v.overwrites < 0:
+            written[n] = begin
+        if v.place not in ("arena", "within"):
+            continue
+        nbytes, location = _nbytes(v, sizes), (v.place, v.number, v.offset)
+        previous = current.get(location)
+        if previous is not None and begin <= previous.last:
+            previous.filled = max(previous.filled, nbytes)
+            previous.hint, previous.last = (
+                _round_to_lines(previous.filled),
+                max(previous.last, last[n]),
+            )
+            previous.values.append(n)
+            continue
+        current[location] = piece = _Piece(_round_to_lines(nbytes), nbytes, begin, last[n], [n])
+        pieces.append(piece)
+    return pieces, written
+
+
+def step_values(step: Step) -> Iterator[int]:
+    """Yield the values that a step reads or writes."""
+    if isinstance(step, CallStep):
+        yield from step.inputs
+        yield from step.outputs
+    else:
+        yield from (operand for kind, operand in step.words if kind == "value")
+
+
+def _lower_bound(
+    pieces: Sequence[_Piece], written: Mapping[int, int], results: Mapping[int, int]
+) -> int:
+    """Return a lower bound of the arena: peak live bytes that fit into no result."""
+    changes: dict[int, int] = {}
+    for p in pieces:
+        changes[p.first] = changes.get(p.first, 0) + p.hint
+        changes[p.last + 1] = changes.get(p.last + 1, 0) - p.hint
+    for n, time in written.items():
+        changes[time] = changes.get(time, 0) + results[n]
+    live = peak = 0
+    for time in sorted(changes):
+        live += changes[time]
+        peak = max(peak, live)
+    return max(peak - sum(results.values()), 0)
+
+
+def _place_in_results(
+    pieces: list[_Piece], written: Mapping[int, int], results: Mapping[int, int]
+) -> list[_Piece]:
+    """Place pieces that are dead before a result is written inside that result.
+
+    Results are tried from the largest down. Returns the pieces that still need arena space.
+    """
+    for host in sorted(written, key=lambda n: -results[n]):
+        guests = [p for p in pieces if p.last < written[host] and p.filled <= results[host]]
+        while guests:
+            pack(guests)
+            fits = [p for p in guests if p.at + p.filled <= results[host]]
+            if len(fits) == len(guests):
+                break
+            guests = fits
+        for p in guests:
+            p.host = host
+        pieces = [p for p in pieces if p.host < 0]
+    return pieces
+
+
+# ---- tables -------------------------------------------------------------------------------------
 
 MAX_PREPARED = 256
 """Tables kept, one per tuple of sizes; the oldest is evicted first."""

@@ -25,7 +25,7 @@ import numpy as np
 from smelt import knobs
 from smelt.graph.ir import Graph
 from smelt.graph.text import text
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 from smelt.python.dataclass import dataclass
 from smelt.runtime.memory import address_of
 

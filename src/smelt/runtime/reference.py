@@ -27,7 +27,7 @@ from smelt.errors import (
     warn_at_origin,
 )
 from smelt.graph.ir import Graph, Node
-from smelt.runtime.steps import CallStep
+from smelt.runtime.plan_tables import CallStep
 
 Array = np.ndarray[Any, Any]
 Call = Callable[[Mapping[str, int], list[Array], list[Array]], None]

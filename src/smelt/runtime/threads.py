@@ -21,20 +21,22 @@ import contextvars
 import ctypes
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from smelt import knobs
 from smelt.errors import UnsupportedError
 from smelt.packages.c_library import C_LIBRARY, function_address
+from smelt.packages.version import __version__
 from smelt.runtime import native_layout as layout
 from smelt.runtime import poll
 from smelt.runtime.memory import Slab, check_room
-from smelt.runtime.native import system_constants
-from smelt.runtime.native_code import NativeCode, native_code
+from smelt.runtime.native import NativeCode, native_code, system_constants
 from smelt.runtime.quota import MAX_POOL_THREADS, Budget, cpu_budget
 
 if TYPE_CHECKING:
@@ -353,3 +355,49 @@ if hasattr(os, "register_at_fork"):
 def pool() -> Pool:
     """Return the process's thread pool, created without threads at the first call."""
     return _PROCESS.pool or _PROCESS.get()
+
+
+# ---- the package threadpoolctl ------------------------------------------------------------------
+
+_CARRIER = "_multiarray_umath"
+"""Prefix of the file name of NumPy's shared library."""
+
+
+class _Registered:
+    """Module that the controller was registered with."""
+
+    module: Any = None
+
+
+def register_controller() -> None:
+    """Let the package `threadpoolctl`, if imported, control Smelt's threads like those of BLAS.
+
+    It finds thread pools by the files of shared libraries, but Smelt's pool is machine code in
+    memory. So a controller is registered for a library that is always loaded, NumPy's own; it
+    reports Smelt's pool and nothing else.
+    """
+    module = sys.modules.get("threadpoolctl")
+    if module is None or module is _Registered.module:
+        return
+    _Registered.module = module
+    if hasattr(module, "register") and hasattr(module, "LibController"):  # since version 3.2
+        module.register(_controller(module.LibController))
+
+
+def _controller(parent: Any) -> Any:
+    """Return the controller's class with the methods that `LibController` expects."""
+
+    def set_additional_attributes(self: Any) -> None:
+        self.prefix, self.filepath = "smelt", str(Path(__file__).parent.parent)
+
+    members: dict[str, Any] = {
+        "__doc__": "Controller of Smelt's thread pool.",
+        "user_api": "smelt",
+        "internal_api": "smelt",
+        "filename_prefixes": (_CARRIER,),
+        "get_num_threads": lambda self: default_threads(),
+        "set_num_threads": lambda self, num_threads: limit_threads(num_threads),
+        "get_version": lambda self: __version__,
+        "set_additional_attributes": set_additional_attributes,
+    }
+    return type("SmeltController", (parent,), members)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from smelt.graph.ir import Graph, Node
 from smelt.runtime.executable_format import CallUse, ChunkedUse, KernelUse, LoopUse, Recipe, Use
-from smelt.runtime.steps import Value
+from smelt.runtime.plan_tables import Value
 from smelt.types.expr import Index, evaluate, sizes_of
 
 __all__ = ["verify_recipe", "verify_sizes"]

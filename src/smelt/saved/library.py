@@ -24,7 +24,7 @@ from smelt.kernel.abi import POLL_SYMBOL
 from smelt.machine.processor import system_triple
 from smelt.packages.version import __version__
 from smelt.runtime import native
-from smelt.runtime.native_object import generic_target, native_object, native_source
+from smelt.runtime.native import generic_target, native_object, native_source
 from smelt.runtime.shared_object import Part, SharedObject
 from smelt.saved.file import ProgramFile
 from smelt.saved.library_tables import Tables

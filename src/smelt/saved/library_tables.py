@@ -25,7 +25,7 @@ from smelt.runtime import native_layout as layout
 from smelt.runtime.code import key_of
 from smelt.runtime.executable_format import CallUse, ChunkedUse, KernelUse, LoopUse, Recipe
 from smelt.runtime.native import library_constants
-from smelt.runtime.steps import Value
+from smelt.runtime.plan_tables import Value
 from smelt.saved import recording
 from smelt.saved.file import ProgramFile
 from smelt.saved.recording import SavedArgument

@@ -25,16 +25,15 @@ from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import CompiledKernel, Variant
 from smelt.machine.processor import missing_features, system_triple
 from smelt.machine.target import Target
-from smelt.packages.llvm_package import import_compiler, llvm_version
+from smelt.packages.installed import import_compiler, llvm_version
 from smelt.python.imports import fork_safe_import
-from smelt.runtime import native, native_object
-from smelt.runtime.code import LoadedKernel, key_of
+from smelt.runtime import native
+from smelt.runtime.code import LoadedKernel, key_of, load
 from smelt.runtime.executable_format import FORMAT as RECIPE_FORMAT
 from smelt.runtime.executable_format import KernelUse, Recipe
-from smelt.runtime.loader import load
 from smelt.runtime.verify_recipe import verify_recipe, verify_sizes
 from smelt.saved.file import ProgramFile, Writer
-from smelt.tune.memory import Program
+from smelt.tune.race import Program
 
 if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled
@@ -165,13 +164,13 @@ def _settings() -> dict[str, Any]:
 def write_runtime(writer: Writer) -> dict[str, int]:
     """Write the run time's own objects for this kind of machine, by digest."""
     return {
-        native_object.digest_of(text): writer.add(native_object.native_object(what, text))
+        native.digest_of(text): writer.add(native.native_object(what, text))
         for what, text in _runtime_texts().items()
     }
 
 
 def _runtime_texts() -> dict[str, str]:
-    return {"thread pool": native.ir(), "repeated calls": native_object.native_source("call")}
+    return {"thread pool": native.ir(), "repeated calls": native.native_source("call")}
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -182,9 +181,9 @@ def load_runtime(file: ProgramFile, objects: Mapping[str, Any]) -> None:
 
     Objects of another version are left out where LLVM is installed, which compiles them.
     """
-    needed = [native_object.digest_of(text) for text in _runtime_texts().values()]
+    needed = [native.digest_of(text) for text in _runtime_texts().values()]
     if all(digest in objects for digest in needed):
-        native_object.supply({digest: file.read(objects[digest]) for digest in needed})
+        native.supply({digest: file.read(objects[digest]) for digest in needed})
     elif llvm_version() == "none":
         reason = "its run time is that of another version, and LLVM is not installed"
         raise ProgramVersionError(path=file.path.name, reason=reason)
@@ -289,5 +288,5 @@ class StoredProgram(CachedProgram):
             raise CodegenError(f"the program file has no code of kernel {use.name}")
         return code
 
-    def _look_up(self, use: KernelUse, form: Variant, streaming: bool) -> LoadedKernel:
-        return self._find(use, form, streaming)
+    def _look_up(self, use: KernelUse, variant: Variant, streaming: bool) -> LoadedKernel:
+        return self._find(use, variant, streaming)

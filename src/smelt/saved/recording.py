@@ -24,8 +24,8 @@ from smelt.types.dtype import DTYPES, DType
 from smelt.types.expr import Index
 from smelt.types.expr import text as expr_text
 from smelt.types.formula import Formula
-from smelt.types.parse_expr import parse_sizes
 from smelt.types.tensor import Shape, shape_text
+from smelt.types.text import parse_sizes
 
 Array = np.ndarray[Any, Any]
 Axes = tuple[int, ...] | None

@@ -11,8 +11,9 @@ that is not clearly faster than the predicted best loses.
 
 from __future__ import annotations
 
+import ctypes
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from statistics import median
 from time import perf_counter
@@ -37,12 +38,40 @@ from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.memory import driver_memory
 from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
-from smelt.runtime.steps import Value
+from smelt.runtime.plan_tables import Value
 from smelt.tune.arrays import Array, agree, random_array
-from smelt.tune.device_clock import STREAM, DeviceClock
 from smelt.tune.race import CLEAR_RATIO, MAX_INPUT_BYTES
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType
+
+STREAM: Final = 0
+"""The stream that races run in."""
+
+
+class DeviceClock:
+    """Two events of a device, which are recorded around work."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        with device.current():
+            self._events = [device.driver.word("cuEventCreate", 0) for _ in range(2)]
+
+    def __del__(self) -> None:
+        for event in getattr(self, "_events", ()):
+            self._device.forget("cuEventDestroy_v2", event)
+
+    def milliseconds(self, queue: Callable[[], object]) -> float:
+        """Return the device's time for what `queue` queues in `STREAM`; waits for it."""
+        driver, (first, last) = self._device.driver, self._events
+        with self._device.current():
+            driver.call("cuEventRecord", first, STREAM)
+            queue()
+            driver.call("cuEventRecord", last, STREAM)
+            driver.call("cuEventSynchronize", last)
+            place = ctypes.c_float()
+            driver.call("cuEventElapsedTime", ctypes.byref(place), first, last)
+        return place.value
+
 
 _LOG = logging.getLogger("smelt.tune")
 

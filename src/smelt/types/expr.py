@@ -551,7 +551,7 @@ def product(values: Iterable[Index]) -> Index:
 
 
 def text(e: Index, *, index: bool = False) -> str:
-    """Print an expression for `smelt.types.parse_expr`; `index` marks sizes as `size(n)`."""
+    """Print an expression for `smelt.types.text`; `index` marks sizes as `size(n)`."""
     return expr_text(e, index)
 
 

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_t
 
 from smelt.types.dtype import DTYPES, DType
 from smelt.types.expr import Expr, Index, text
-from smelt.types.parse_expr import parse_sizes
+from smelt.types.text import parse_sizes
 
 __all__ = ["Index", "from_data", "register", "to_data"]
 

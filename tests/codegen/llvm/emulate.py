@@ -28,7 +28,7 @@ from tests.codegen.llvm.arm_instructions import execute
 from smelt.kernel.abi import POLL_SYMBOL
 from smelt.machine.target import Target
 from smelt.runtime import code, elf, executable
-from smelt.runtime.loader import load as load_native
+from smelt.runtime.code import load as load_native
 from smelt.runtime.threads import Pool
 
 _STUBS = 0x10000

@@ -25,8 +25,8 @@ from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
 from smelt.kernel.verify import verify
 from smelt.machine.target import Target
+from smelt.runtime.code import Loaded
 from smelt.runtime.host import unsupported_reason
-from smelt.runtime.loader import Loaded
 from smelt.types.expr import evaluate
 
 Array = np.ndarray[Any, Any]

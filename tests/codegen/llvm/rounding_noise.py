@@ -14,11 +14,10 @@ from unittest import mock
 import numpy as np
 from tests.property.oracles import DISTURBANCE_ULP, FACTOR
 
-from smelt.kernel.evaluate import Evaluator
+from smelt.kernel.evaluate import Evaluator, Tile
 from smelt.kernel.interp import run
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
-from smelt.kernel.tile import Tile
 
 Array = np.ndarray[Any, Any]
 RUNS = 4

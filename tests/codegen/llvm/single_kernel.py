@@ -43,9 +43,8 @@ from smelt.kernel.verify import verify
 from smelt.machine.target import Isa, Target
 from smelt.ops.create import Input
 from smelt.passes.constant_subgraph import Split
-from smelt.runtime.code import LoadedKernel
+from smelt.runtime.code import Loaded, LoadedKernel
 from smelt.runtime.executable import Executable
-from smelt.runtime.loader import Loaded
 
 Array = np.ndarray[Any, Any]
 ISAS: tuple[Isa, ...] = ("avx512", "avx2", "portable")

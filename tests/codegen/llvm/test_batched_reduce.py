@@ -15,7 +15,7 @@ from smelt.codegen.llvm.instructions.reduce_rows import SHUFFLE_BYTES, row_order
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, vectors_of
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.kernel.specialize_small_sizes import with_sizes
+from smelt.kernel.size_constants import with_sizes
 from smelt.kernel.text import parse
 from smelt.machine.target import Isa, Target
 from smelt.ops.combine import COMBINES

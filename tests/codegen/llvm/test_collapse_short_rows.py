@@ -16,7 +16,7 @@ from smelt.codegen.llvm.loopir.periodic_index import find_period
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.interp import run
-from smelt.kernel.specialize_small_sizes import (
+from smelt.kernel.size_constants import (
     row_counts,
     short_sizes,
     transposed_sizes,

@@ -23,7 +23,7 @@ from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.text import parse
 from smelt.machine.blocks import GEMV, UNPACKED
 from smelt.machine.target import Target
-from smelt.runtime.loader import load
+from smelt.runtime.code import load
 from smelt.types.expr import evaluate
 
 Array = np.ndarray[Any, Any]

@@ -42,7 +42,7 @@ from smelt.machine.blocks import (
     UNPACKED,
 )
 from smelt.machine.target import CACHE_SHARE, Target
-from smelt.runtime.loader import load
+from smelt.runtime.code import load
 from smelt.types.expr import evaluate, mul, size
 
 NAMED = {"f32": "f4", "f64": "f8", "i8": "i1", "bf16": ml_dtypes.bfloat16}

@@ -25,8 +25,8 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse
 from smelt.machine.target import Target
+from smelt.runtime.code import load
 from smelt.runtime.jit import compile_ir
-from smelt.runtime.loader import load
 
 Array = np.ndarray[Any, Any]
 

@@ -10,7 +10,7 @@ from tests.codegen.llvm.single_kernel import RUNNABLE
 from smelt.codegen.llvm.loopir.items import Apply, Item, Load
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.kernel.specialize_small_sizes import with_sizes
+from smelt.kernel.size_constants import with_sizes
 from smelt.kernel.text import parse
 from smelt.machine.target import Isa, Target
 

@@ -19,7 +19,7 @@ from smelt.fusion import plan
 from smelt.graph.text import parse
 from smelt.kernel.artifact import Variant, competing_candidates
 from smelt.machine.blocks import GEMV, ISSUE_BOUND, ONE_PASS, SMALL_M, TSMM, UNPACKED
-from smelt.runtime.loader import load
+from smelt.runtime.code import load
 from smelt.types.expr import evaluate
 
 PLAIN = matrices("f32", "m,k; k,n -> m,n")

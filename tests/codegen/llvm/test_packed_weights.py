@@ -29,7 +29,7 @@ from smelt.kernel.verify import verify
 from smelt.knobs import config
 from smelt.machine.blocks import K_BLOCKED, PREPACKED_RIGHT, TSMM, UNPACKED
 from smelt.machine.target import Target
-from smelt.runtime.loader import load
+from smelt.runtime.code import load
 from smelt.types.dtype import bf16
 from smelt.types.expr import evaluate
 

@@ -11,7 +11,7 @@ from smelt.codegen.build import asm_text, llvm_text
 from smelt.codegen.llvm.loopir.items import Apply, Scan
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.kernel.specialize_small_sizes import with_sizes
+from smelt.kernel.size_constants import with_sizes
 from smelt.kernel.text import parse
 from smelt.machine.target import Target
 

@@ -12,7 +12,7 @@ from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
 from smelt.graph.text import parse
-from smelt.kernel.specialize_small_sizes import with_sizes
+from smelt.kernel.size_constants import with_sizes
 from smelt.machine.target import Isa, Target
 from smelt.types.affine import coefficient
 

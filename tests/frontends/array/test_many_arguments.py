@@ -17,8 +17,7 @@ import smelt as sm
 from smelt.errors import AliasError, DonatedError
 from smelt.frontends.array.jit import Jit
 from smelt.runtime import call_cache
-from smelt.runtime.memory import usage
-from smelt.runtime.overlap import Spans
+from smelt.runtime.memory import Spans, usage
 
 native = pytest.mark.skipif(not call_cache.is_supported(), reason="another interpreter")
 COUNTS = (1, 64, 65, 600)

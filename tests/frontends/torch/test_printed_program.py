@@ -12,7 +12,7 @@ import pytest
 
 import smelt as sm
 from smelt.errors import UnsupportedError
-from smelt.packages.triton_package import has_triton
+from smelt.packages.installed import has_triton
 
 torch = pytest.importorskip("torch")
 

@@ -15,13 +15,12 @@ import smelt as sm
 from smelt.compiler.device import compile_for_device, use_compiler
 from smelt.errors import SmeltError
 from smelt.fusion import loops as loop_plans
-from smelt.kernel import flat_reduction
-from smelt.kernel.flat_map import flat_map
-from smelt.kernel.flat_reduction import flat_kernels
+from smelt.kernel import flat_kernels as flat_module
+from smelt.kernel.flat_kernels import flat_kernels, flat_map
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
 from smelt.runtime.cuda import array_tables
-from smelt.runtime.cuda import graphs as graphs_of_plans
+from smelt.runtime.cuda import stream as graphs_of_plans
 from smelt.runtime.cuda.array_tables import ArrayTables, families, launches_of
 from smelt.types.dtype import f16, f32, i32
 from smelt.types.expr import size, sizes_of
@@ -203,7 +202,7 @@ def test_code_of_tables_comes_from_the_cache_for_other_sizes(fake, compiler, tmp
 def short_chunks(monkeypatch):
     """Chunks of few elements, of which some arrays have several, and more than are merged once."""
     for name, n in (("CHUNK", 64), ("LOADED", 16), ("MERGED", 4)):
-        monkeypatch.setattr(flat_reduction, name, n)
+        monkeypatch.setattr(flat_module, name, n)
 
 
 SHAPES = [(k % 9 * 40 + 2, k % 3 + 1) for k in range(20)]

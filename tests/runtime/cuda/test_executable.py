@@ -27,11 +27,10 @@ from smelt.kernel.device_code import Argument, DeviceCode, Launch
 from smelt.kernel.text import parse
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.executable import DeviceExecutable, _fill_frame
-from smelt.runtime.cuda.graphs import MAX_GRAPHS, MIN_LAUNCHES, LaunchGraphs
 from smelt.runtime.cuda.memory import driver_memory
-from smelt.runtime.cuda.stream import launch_frame
+from smelt.runtime.cuda.stream import MAX_GRAPHS, MIN_LAUNCHES, LaunchGraphs, launch_frame
 from smelt.runtime.cuda.tables import DeviceStep, LoadedCode
-from smelt.runtime.steps import Value
+from smelt.runtime.plan_tables import Value
 from smelt.types.dtype import f16, f32
 from smelt.types.expr import floordiv, size
 

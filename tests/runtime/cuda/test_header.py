@@ -16,7 +16,7 @@ from tests.runtime.cuda.cuda_header import Header, layout, layout_of, read_heade
 from tools.runtime_ir import FOLDER as SOURCES
 
 from smelt.runtime import native_layout
-from smelt.runtime.cuda import copies, dlpack, driver, native_call, status
+from smelt.runtime.cuda import copies, dlpack, driver, native_call
 
 
 def header_of(package: str, *parts: str) -> Path:
@@ -45,16 +45,16 @@ KINDS = {
 }
 """What a letter of a signature may stand for."""
 CONSTANTS = {
-    "CUDA_ERROR_NOT_READY": status.NOT_READY,
-    "CUDA_ERROR_INVALID_VALUE": status.INVALID_VALUE,
-    "CUDA_ERROR_OUT_OF_MEMORY": status.OUT_OF_MEMORY,
-    "CUDA_ERROR_STREAM_CAPTURE_ISOLATION": status.CAPTURE_ISOLATION,
-    "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT": status.CAPTURE_IMPLICIT,
-    "CU_STREAM_CAPTURE_STATUS_NONE": status.NOT_CAPTURING,
-    "CU_STREAM_CAPTURE_MODE_RELAXED": status.RELAXED_CAPTURE,
-    "CU_EVENT_DISABLE_TIMING": status.NO_TIMING,
-    "CU_STREAM_NON_BLOCKING": status.NON_BLOCKING,
-    "CU_MEMPOOL_ATTR_RELEASE_THRESHOLD": status.RELEASE_THRESHOLD,
+    "CUDA_ERROR_NOT_READY": driver.NOT_READY,
+    "CUDA_ERROR_INVALID_VALUE": driver.INVALID_VALUE,
+    "CUDA_ERROR_OUT_OF_MEMORY": driver.OUT_OF_MEMORY,
+    "CUDA_ERROR_STREAM_CAPTURE_ISOLATION": driver.CAPTURE_ISOLATION,
+    "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT": driver.CAPTURE_IMPLICIT,
+    "CU_STREAM_CAPTURE_STATUS_NONE": driver.NOT_CAPTURING,
+    "CU_STREAM_CAPTURE_MODE_RELAXED": driver.RELAXED_CAPTURE,
+    "CU_EVENT_DISABLE_TIMING": driver.NO_TIMING,
+    "CU_STREAM_NON_BLOCKING": driver.NON_BLOCKING,
+    "CU_MEMPOOL_ATTR_RELEASE_THRESHOLD": driver.RELEASE_THRESHOLD,
     "CU_MEMORYTYPE_DEVICE": copies.DEVICE_MEMORY,
     "CU_JIT_ERROR_LOG_BUFFER": driver.ERROR_LOG,
     "CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES": driver.ERROR_LOG_BYTES,
@@ -110,7 +110,7 @@ def test_statuses_that_end_a_context_are_those_that_the_header_names(cuda: Heade
     }
     assert len(lasting) > 8
     names = lasting - ELSEWHERE | LOST
-    assert {cuda.constants[n] for n in names} == status.LOST
+    assert {cuda.constants[n] for n in names} == driver.LOST
 
 
 def test_structures_have_the_header_s_layout(cuda: Header):

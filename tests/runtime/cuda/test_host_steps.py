@@ -18,7 +18,7 @@ from smelt.compiler.device import use_compiler
 from smelt.errors import CaptureError, DriverCallError, OutsideError
 from smelt.fusion import loops as loop_plans
 from smelt.runtime import sliced_plan
-from smelt.runtime.cuda import graphs
+from smelt.runtime.cuda import stream
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.copies import copy_slices, fill
 from smelt.runtime.cuda.executable import _fill_frame
@@ -229,7 +229,7 @@ def test_a_position_out_of_bounds_in_a_step_is_an_error_of_a_later_read(fake):
 
 
 def test_a_launch_that_fails_in_a_loop_frees_what_the_call_took(fake, monkeypatch):
-    monkeypatch.setattr(graphs, "MAX_LAUNCHES", 0)  # a graph's replay launches nothing
+    monkeypatch.setattr(stream, "MAX_LAUNCHES", 0)  # a graph's replay launches nothing
     launch, launches = fake.cuLaunchKernel, []
 
     def fourth_fails(*arguments):
@@ -388,7 +388,7 @@ def test_a_limit_of_memory_gives_chunks_of_rows(fake, axis):
 
 def test_chunks_of_no_rows_become_a_graph(fake, monkeypatch):
     """Sums are initialised by the device, also where a call's graph is replayed."""
-    monkeypatch.setattr(graphs, "MIN_LAUNCHES", 1)
+    monkeypatch.setattr(stream, "MIN_LAUNCHES", 1)
     loss = cross_entropy(1)
     jitted = sm.jit(lambda x, w: loss(x, w)[1][1])
     x, w = (sm.asarray(a, device="cuda:0") for a in (floats(300, 24), floats(24, 200)))

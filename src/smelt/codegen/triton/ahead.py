@@ -21,8 +21,8 @@ from smelt.codegen.triton.resources import Resources
 from smelt.codegen.triton.worker_process import MAX_COMPILERS, Worker, WorkerFailure, Workers
 from smelt.errors import DeviceCompileError
 from smelt.machine.processor import usable_cores
-from smelt.packages.triton_package import MIN_VERSION, is_too_old, triton_version
-from smelt.python.cached_property import cached_property
+from smelt.packages.installed import MIN_VERSION, is_too_old, triton_version
+from smelt.python.caches import cached_property
 from smelt.python.dataclass import dataclass
 
 _VERSION: Final = 4

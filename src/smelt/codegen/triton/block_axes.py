@@ -31,7 +31,7 @@ from smelt.kernel.ir import (
 from smelt.kernel.transform.block import in_blocks
 from smelt.kernel.walk import children, statements, stores, visit_body, visit_statement
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
-from smelt.python.identity_cache import cached_by_identity
+from smelt.python.caches import cached_by_identity
 from smelt.types.expr import evaluate
 
 ROW_LANES = 64

@@ -54,8 +54,8 @@ from smelt.kernel.walk import (
     with_children,
 )
 from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, FIRST, SUM_OF_PRODUCTS, TIES_BEST
+from smelt.python.caches import cached_by_identity
 from smelt.python.dataclass import dataclass
-from smelt.python.identity_cache import cached_by_identity
 from smelt.types.dtype import bool_, i32, i64
 from smelt.types.expr import Index, mul, product
 

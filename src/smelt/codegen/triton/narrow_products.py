@@ -30,8 +30,8 @@ from smelt.codegen.triton.writer import Text, type_name
 from smelt.kernel.axes import MAX_BODIES, axes_of_body, axes_of_value
 from smelt.kernel.ir import Cast, Kernel, Let, Load, Ref, Value
 from smelt.kernel.walk import statements
+from smelt.python.caches import cached_by_identity
 from smelt.python.dataclass import dataclass
-from smelt.python.identity_cache import cached_by_identity
 from smelt.types.dtype import DType, bf16, f16, f32, i8, i32
 
 TERMS: dict[DType | None, int] = {bf16: 1, f16: 2, None: 3}

@@ -22,8 +22,8 @@ import numpy as np
 from smelt.explain.page_data import Difference, Number
 from smelt.fusion.plan import Cluster
 from smelt.graph.ir import Node
+from smelt.kernel.evaluate import Tile
 from smelt.kernel.ir import Kernel, Let, Reduce, Ref, Update
-from smelt.kernel.tile import Tile
 from smelt.kernel.walk import statements, visit
 from smelt.ops.reduce import Reduce as ReduceOp
 

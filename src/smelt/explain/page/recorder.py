@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from smelt.explain.page_data import Cells, GridBlock, Number, Step, Tile
-from smelt.kernel import tile
+from smelt.kernel import evaluate
 from smelt.kernel.evaluate import Evaluator
 from smelt.kernel.ir import Block, Kernel, Let, Merge, Position, Statement, Store, Stream, Update
 from smelt.kernel.memory import Buffer
@@ -32,7 +32,7 @@ class Recorder:
     def __init__(self, kernel: Kernel, most: int) -> None:
         self.kernel, self.most = kernel, most
         self.steps: list[Step] = []
-        self.tiles: list[tile.Tile | None] = []
+        self.tiles: list[evaluate.Tile | None] = []
         """The value of each step, with all its digits."""
         self.blocks: list[GridBlock] = []
         self.complete = True
@@ -134,7 +134,7 @@ class Recorder:
         name: str,
         text: str,
         origin: int,
-        value: tile.Tile | None,
+        value: evaluate.Tile | None,
         place: Evaluator,
         visit_number: int | None = None,
     ) -> None:
@@ -168,7 +168,7 @@ def _sorted_cells(cells: Mapping[str, set[int]]) -> tuple[Cells, ...]:
     return tuple(Cells(array=a, cells=tuple(sorted(c))) for a, c in cells.items())
 
 
-def _tile(value: tile.Tile) -> Tile:
+def _tile(value: evaluate.Tile) -> Tile:
     return Tile(
         axes=value.axes,
         start=tuple(int(s) for s in value.start),

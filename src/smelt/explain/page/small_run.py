@@ -36,10 +36,10 @@ from smelt.graph.generalize_shapes import Generalized, generalize
 from smelt.graph.interp import evaluate_node
 from smelt.graph.ir import Node
 from smelt.kernel import interp
+from smelt.kernel.evaluate import Tile
 from smelt.kernel.ir import Block, Kernel, Param, Stream
 from smelt.kernel.memory import Trace
 from smelt.kernel.text_print import text
-from smelt.kernel.tile import Tile
 from smelt.kernel.walk import blocks, joined_axes, statements, visit_body
 from smelt.machine.tiling import Tiling
 from smelt.ops.create import Constant, Input

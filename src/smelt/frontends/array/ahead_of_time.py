@@ -27,7 +27,7 @@ from smelt.knobs import config
 from smelt.python.imports import fork_safe_import
 from smelt.types.dtype import from_numpy, refuse_ambiguous
 from smelt.types.expr import Expr, Index, sizes_of
-from smelt.types.parse_type import parse_dimension, parse_type
+from smelt.types.text import parse_dimension, parse_type
 
 
 def spec(shape: Any, dtype: DTypeLike = "float64") -> Spec:

@@ -26,7 +26,7 @@ from smelt.frontends.array.trace import Argument, Trace
 from smelt.frontends.array.tree import leaves_like
 from smelt.runtime.cuda.buffer import DeviceBuffer
 from smelt.runtime.cuda.dlpack import is_shared
-from smelt.runtime.overlap import Spans
+from smelt.runtime.memory import Spans
 
 
 def targets_of(

@@ -28,7 +28,7 @@ from smelt.errors import (
 from smelt.graph.bounds_checks import BoundsChecks
 from smelt.graph.ir import Graph, Node
 from smelt.ops.spec import dims_at
-from smelt.packages.llvm_package import import_compiler
+from smelt.packages.installed import import_compiler
 from smelt.python.dataclass import dataclass
 from smelt.python.imports import fork_safe_import
 

@@ -44,7 +44,7 @@ from smelt.frontends.array.value import STATE, leaf
 from smelt.knobs import fingerprint
 from smelt.knobs.steer import Names, fuse
 from smelt.python.imports import fork_safe_import
-from smelt.runtime.overlap import Spans
+from smelt.runtime.memory import Spans
 from smelt.types.dtype import DTYPES
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from smelt.frontends.array.value import Buffer, foreign, leaf
 from smelt.graph.walk import input_size_names
 from smelt.ops.spec import dims_at
 from smelt.python.origin import here
-from smelt.runtime.overlap import Spans
+from smelt.runtime.memory import Spans
 from smelt.types.dtype import from_numpy
 
 _WORK: Any = 10_000

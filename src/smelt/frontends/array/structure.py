@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from smelt.frontends.array.memory import memory_order
 from smelt.ops.create import Constant
-from smelt.types.number import number_text
+from smelt.types.text import number_text
 
 _LIMIT = 1 << 15
 """Maximum structures that are found again."""

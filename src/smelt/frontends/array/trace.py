@@ -44,7 +44,7 @@ from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern
 from smelt.python.dataclass import dataclass
 from smelt.python.origin import Origin
-from smelt.runtime.frames import with_frame_room
+from smelt.runtime.compile_scope import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Expr, Index, evaluate, product, size, sizes_of, text
 from smelt.types.formula import Formula

@@ -67,8 +67,7 @@ from smelt.frontends.torch.sizes import guard_equal_dims
 from smelt.frontends.torch.table import decompositions, row_of
 from smelt.knobs.steer import expand_fuse_options
 from smelt.python.imports import fork_safe_import
-from smelt.runtime.frames import with_frame_room
-from smelt.runtime.garbage import hide_live_objects
+from smelt.runtime.compile_scope import hide_live_objects, with_frame_room
 from smelt.runtime.host import host
 
 NOT_LEFT_TO_TORCH = FusionError, CaptureError
@@ -292,8 +291,8 @@ def _register_callbacks() -> None:
     """Register callbacks around Dynamo's tracing; `torch._dynamo.reset` forgets them.
 
     While Dynamo traces, objects that exist already are hidden from the garbage collector
-    (`smelt.runtime.garbage`), because tracing allocates many objects, and Dynamo writes no logs
-    that nobody reads.
+    (`smelt.runtime.compile_scope`), because tracing allocates many objects, and Dynamo writes no
+    logs that nobody reads.
     """
     if _on_trace_start in callback_handler.start_callbacks:
         return

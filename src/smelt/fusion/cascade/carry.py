@@ -27,7 +27,6 @@ from collections.abc import Iterable, Mapping
 from functools import reduce
 from itertools import product as every
 
-from smelt.fusion.cascade.anchor import anchor, propagate_overflow
 from smelt.fusion.cascade.follow import Followed, expand_low_rank, finish, follow
 from smelt.fusion.cascade.forms import (
     Coefficient,
@@ -55,10 +54,16 @@ from smelt.fusion.cascade.gauge import (
     opposite,
 )
 from smelt.fusion.cascade.monotone import hoist_monotone
-from smelt.fusion.cascade.powers import divide_by_power, max_exponent, rescale_factor
+from smelt.fusion.cascade.scaling import (
+    anchor,
+    divide_by_power,
+    max_exponent,
+    propagate_overflow,
+    rescale_factor,
+    scale_weight,
+)
 from smelt.fusion.cascade.states import States
 from smelt.fusion.cascade.term import Term, reductions_in
-from smelt.fusion.cascade.weighted_means import scale_weight
 from smelt.ops.combine import ANY_FAILS, COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.reduce import accumulator
 from smelt.ops.scalar import SCALARS

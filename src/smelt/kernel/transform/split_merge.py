@@ -72,7 +72,7 @@ from smelt.kernel.walk import (
     visit,
 )
 from smelt.ops.combine import COMBINES
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Index

@@ -21,8 +21,8 @@ from smelt.runtime.cuda.copies import fill
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.stream import DeviceStream
 from smelt.runtime.cuda.tables import HostPart
+from smelt.runtime.plan_tables import Sizes
 from smelt.runtime.sliced_plan import SlicedPlan, Slices, place_after
-from smelt.runtime.steps import Sizes
 from smelt.types.expr import evaluate
 
 _WORD: Final = 8

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from smelt.runtime.cuda import status
-from smelt.runtime.cuda.driver import Device
+from smelt.runtime.cuda.driver import INVALID_VALUE, Device
 from smelt.runtime.sliced_plan import Slices
 
 DEVICE_MEMORY: Final = 2
@@ -62,7 +61,7 @@ def copy_slices(
         height=slices.runs,
     )
     code = device.driver.result("cuMemcpy2DAsync_v2", ctypes.byref(copy), stream)
-    if code == status.INVALID_VALUE:  # a device may refuse distances that it would not choose
+    if code == INVALID_VALUE:  # a device may refuse distances that it would not choose
         for k in range(slices.runs):
             at, first = to + k * to_slices.pitch, source + k * slices.pitch
             copy_bytes(device, at, first, slices.nbytes, stream)

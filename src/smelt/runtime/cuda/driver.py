@@ -27,8 +27,30 @@ from smelt.errors import (
     NoDriverError,
     OldDriverError,
 )
-from smelt.python.cached_property import cached_property
-from smelt.runtime.cuda import status
+from smelt.python.caches import cached_property
+
+NOT_READY: Final = 600
+"""Status of a query: the work before it has not finished."""
+INVALID_VALUE: Final = 1
+"""Status of a call whose arguments the driver does not take."""
+OUT_OF_MEMORY: Final = 2
+"""Status of an allocation that does not fit."""
+NOT_CAPTURING: Final = 0
+"""State of a stream that is not recorded into a graph."""
+NO_TIMING: Final = 2
+"""Flag of an event that orders streams and is not timed."""
+NON_BLOCKING: Final = 1
+"""Flag of a stream that does not wait for the legacy default stream."""
+CAPTURE_ISOLATION: Final = 905
+"""Status of a captured stream that would wait for one that is not captured."""
+CAPTURE_IMPLICIT: Final = 906
+"""Status of a call in the default stream while a stream that waits for it is captured."""
+RELAXED_CAPTURE: Final = 2
+"""Mode of a capture, and of a thread, that forbids no call on what is not captured."""
+RELEASE_THRESHOLD: Final = 4
+"""Attribute of a pool: bytes that it keeps when the host waits for the device."""
+LOST: Final = frozenset({214, 220, 226, 700, 702, 709, 710, *range(714, 720), 721})
+"""Statuses after kernels that fail: the context is lost, and every later call returns them."""
 
 REQUIRED_VERSION: Final = 12_000
 """Oldest version of the driver's interface: 1000 times the major plus 10 times the minor one."""
@@ -241,7 +263,7 @@ class Driver:
         """Return the error of a failed call; an earlier kernel may be to blame."""
         name, text = self._describe(code)
         text += f": {message}" if message else ""
-        if code in status.LOST:
+        if code in LOST:
             text += "; a kernel that was queued before has failed, and its context is lost"
         return DriverCallError(call=call, name=name, text=text)
 
@@ -381,7 +403,7 @@ class Device:
         While any thread records a stream in the mode that torch takes, these calls would fail in
         all threads and end that capture, though they concern other streams.
         """
-        mode = ctypes.c_int(status.RELAXED_CAPTURE)
+        mode = ctypes.c_int(RELAXED_CAPTURE)
         self.driver.call("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
         try:
             yield
@@ -423,14 +445,14 @@ class Device:
         place = ctypes.c_int()
         with self.current():  # the default stream is that of the current context
             code = self.driver.result("cuStreamIsCapturing", stream, ctypes.byref(place))
-        if code == status.CAPTURE_IMPLICIT:
+        if code == CAPTURE_IMPLICIT:
             raise CaptureError(
                 reason="the call is in the default stream, for which a captured stream waits",
                 hint="Call in the stream that is captured, or when the capture has ended.",
             )
         if code:
             raise self.driver.error("cuStreamIsCapturing", code)
-        return place.value != status.NOT_CAPTURING
+        return place.value != NOT_CAPTURING
 
     def synchronize(self, stream: int) -> None:
         """Wait until everything in a stream has run."""
@@ -444,11 +466,11 @@ class Device:
         """
         driver = self.driver
         with self.current():
-            event = driver.word("cuEventCreate", status.NO_TIMING)
+            event = driver.word("cuEventCreate", NO_TIMING)
             driver.call("cuEventRecord", event, first)
             code = driver.result("cuStreamWaitEvent", second, event, 0)
             driver.call("cuEventDestroy_v2", event)
-        if code == status.CAPTURE_ISOLATION:
+        if code == CAPTURE_ISOLATION:
             raise CaptureError(reason="an array was written in a stream that is not captured")
         if code:
             raise driver.error("cuStreamWaitEvent", code)
@@ -472,7 +494,7 @@ class Device:
         if not self.is_ours or self.is_capturing(stream):
             return 0
         with self.current(), self.relaxed():
-            event = self.driver.word("cuEventCreate", status.NO_TIMING)
+            event = self.driver.word("cuEventCreate", NO_TIMING)
             self.driver.call("cuEventRecord", event, stream)
         return event
 
@@ -487,7 +509,7 @@ class Device:
                 return
             with self.current(), self.relaxed():
                 code = self.driver.result("cuEventQuery", event)
-            if code == status.NOT_READY:
+            if code == NOT_READY:
                 self._running.append((event, function))
             else:
                 self.forget("cuEventDestroy_v2", event)

@@ -17,15 +17,13 @@ from smelt import knobs
 from smelt.errors import CaptureError, DeviceError, DeviceLayoutError
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
-from smelt.runtime.cuda.graphs import LaunchGraphs, is_replayed
 from smelt.runtime.cuda.kept_workspaces import Kept, KeptWorkspace
 from smelt.runtime.cuda.memory import DeviceBlock, Memory
 from smelt.runtime.cuda.recorded_call import RecordedCall
-from smelt.runtime.cuda.stream import launch_frame, launch_kept
+from smelt.runtime.cuda.stream import LaunchGraphs, is_replayed, launch_frame, launch_kept
 from smelt.runtime.cuda.tables import DeviceStep, HostStep, PreparedLaunches, prepare_launches
-from smelt.runtime.plan_tables import PlanExecutable
+from smelt.runtime.plan_tables import PlanExecutable, Value
 from smelt.runtime.sliced_plan import VECTOR_BYTES
-from smelt.runtime.steps import Value
 from smelt.types.dtype import u8
 from smelt.types.expr import Index
 

@@ -15,8 +15,7 @@ from typing import Final, NamedTuple, NoReturn
 from weakref import WeakKeyDictionary
 
 from smelt.errors import CaptureError
-from smelt.runtime.cuda import status
-from smelt.runtime.cuda.driver import Device
+from smelt.runtime.cuda.driver import NO_TIMING, NOT_READY, Device
 
 MAX_PENDING: Final = 256
 """Flags that may be pending; one more waits for the oldest."""
@@ -54,7 +53,7 @@ class DeferredFlags:
             with self._lock:
                 slot = self._slots.pop()
             driver.call("cuMemcpyDtoHAsync_v2", slot, flag, 1, stream)
-            event = driver.word("cuEventCreate", status.NO_TIMING)
+            event = driver.word("cuEventCreate", NO_TIMING)
             driver.call("cuEventRecord", event, stream)
         self._pending.append(_Pending(slot, event, fail))
 
@@ -72,7 +71,7 @@ class DeferredFlags:
                 if wait:
                     driver.call("cuEventSynchronize", first.event)
                 elif (code := driver.result("cuEventQuery", first.event)) != 0:
-                    if code != status.NOT_READY:
+                    if code != NOT_READY:
                         raise driver.error("cuEventQuery", code)
                     return
                 with self._lock:

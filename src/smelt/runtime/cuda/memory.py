@@ -16,8 +16,7 @@ from weakref import WeakKeyDictionary
 from smelt.errors import CaptureError, DeviceMemoryError
 from smelt.knobs.values import show_bytes
 from smelt.python.imports import fork_safe_import
-from smelt.runtime.cuda import status
-from smelt.runtime.cuda.driver import Device
+from smelt.runtime.cuda.driver import NO_TIMING, OUT_OF_MEMORY, RELEASE_THRESHOLD, Device
 from smelt.runtime.cuda.native_call import device_words, native_calls
 
 
@@ -91,7 +90,7 @@ class DriverMemory:
         with self.device.current():
             pool = driver.word("cuDeviceGetDefaultMemPool", self.device.handle)
             place = ctypes.byref(ctypes.c_uint64(keep))
-            driver.call("cuMemPoolSetAttribute", pool, status.RELEASE_THRESHOLD, place)
+            driver.call("cuMemPoolSetAttribute", pool, RELEASE_THRESHOLD, place)
         return pool
 
     def allocate(self, nbytes: int, stream: int) -> DeviceBlock:
@@ -106,12 +105,12 @@ class DriverMemory:
             if self.device.is_capturing(stream):
                 raise CaptureError(reason="memory of the driver's pool would be part of the graph")
             code = driver.result(call, ctypes.byref(place), size, *rest)
-            if code == status.OUT_OF_MEMORY:
+            if code == OUT_OF_MEMORY:
                 with self.device.relaxed():
                     driver.call("cuStreamSynchronize", stream)  # what was freed there is free now
                     self.trim()
                 code = driver.result(call, ctypes.byref(place), size, *rest)
-        if code == status.OUT_OF_MEMORY:
+        if code == OUT_OF_MEMORY:
             raise self.shortage(nbytes)
         if code:
             raise driver.error(call, code)
@@ -144,7 +143,7 @@ class DriverMemory:
             return
         for other in others or ():
             event = ctypes.c_uint64()
-            self.device.forget("cuEventCreate", ctypes.byref(event), status.NO_TIMING)
+            self.device.forget("cuEventCreate", ctypes.byref(event), NO_TIMING)
             self.device.forget("cuEventRecord", event.value, other)
             self.device.forget("cuStreamWaitEvent", stream, event.value, 0)
             self.device.forget("cuEventDestroy_v2", event.value)

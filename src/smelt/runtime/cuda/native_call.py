@@ -17,9 +17,9 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from smelt.runtime.loader import load
+from smelt.runtime.code import load
+from smelt.runtime.native import native_object, native_source
 from smelt.runtime.native_layout import DECLINED, DEVICE_LAUNCH, SIZES
-from smelt.runtime.native_object import native_object, native_source
 
 if TYPE_CHECKING:
     from smelt.runtime.cuda.driver import Device

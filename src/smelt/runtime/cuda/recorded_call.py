@@ -17,10 +17,9 @@ from typing import Final
 
 from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
 from smelt.runtime.cuda.driver import Device
-from smelt.runtime.cuda.graphs import LaunchGraphs, is_replayed
 from smelt.runtime.cuda.memory import DriverMemory
 from smelt.runtime.cuda.native_call import DECLINED, device_words, native_calls
-from smelt.runtime.cuda.stream import launch_error, launch_frame
+from smelt.runtime.cuda.stream import LaunchGraphs, is_replayed, launch_error, launch_frame
 from smelt.runtime.cuda.tables import PreparedLaunches
 from smelt.runtime.sliced_plan import VECTOR_BYTES
 from smelt.types.dtype import DType

@@ -32,10 +32,17 @@ from smelt.runtime.cuda.array_tables import (
 from smelt.runtime.cuda.driver import Device, Module
 from smelt.runtime.cuda.kept_workspaces import KeptWorkspace, constant_launches
 from smelt.runtime.cuda.native_call import ROW_WORDS
-from smelt.runtime.layout import Layout, place_values, step_values
-from smelt.runtime.plan_tables import PlanTables, TableBuilder
+from smelt.runtime.plan_tables import (
+    KernelStep,
+    Layout,
+    PlanTables,
+    Sizes,
+    TableBuilder,
+    Value,
+    place_values,
+    step_values,
+)
 from smelt.runtime.quota import cpu_budget
-from smelt.runtime.steps import KernelStep, Sizes, Value
 from smelt.types.expr import Index, evaluate
 
 MAX_DEVICE_ELEMENTS: Final = (1 << 31) - 1
@@ -72,7 +79,7 @@ class DeviceStep:
     plan's sizes or numbers, `values` the code's buffers to the plan's values. Steps with the same
     name `flat` do the same to flat arrays, which are among `arrays`; `table_at` returns its code
     for a number of arrays whose elements are, or are not, multiples of 16, and `columns` are what
-    the table of each of its launches lists (see `smelt.kernel.flat_reduction`).
+    the table of each of its launches lists (see `smelt.kernel.flat_kernels`).
     """
 
     name: str

@@ -1,4 +1,10 @@
-"""Keep the garbage collector off existing objects while Smelt compiles.
+"""Spare the interpreter work while Smelt compiles: mapping of stack chunks, garbage collection.
+
+CPython keeps a thread's frames in chunks of 16 KiB. It maps a new chunk when the last one is full
+and unmaps it when its first frame returns. A loop that happens to run at the end of a chunk
+therefore maps and unmaps memory on every call, which makes compilation time depend on the
+caller's stack depth: planning makes many small calls deep below PyTorch's. A frame longer than a
+chunk gets a larger chunk of its own, and the calls inside find the rest of that chunk free.
 
 The compiler makes many small objects, and after every few of them Python's collector scans every
 object of the process. In a process with a large library this takes longer than the compilation
@@ -9,8 +15,36 @@ objects mostly live until a kernel or plan is finished, so they are scanned in l
 from __future__ import annotations
 
 import gc
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_WORDS = 1 << 15
+"""Length in words of the frame that makes room, never touched.
+
+CPython allocates the next power of two, which leaves as much again: 256 KiB for a thousand
+frames.
+"""
+
+
+def with_frame_room(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function to reserve stack chunk space for the calls it makes.
+
+    >>> with_frame_room(divmod)(7, 2)
+    (3, 1)
+    """
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return function(*args, **kwargs)
+
+    if hasattr(call, "__code__"):  # compiled by something other than CPython (Cython, say)
+        call.__code__ = call.__code__.replace(co_stacksize=_WORDS)
+    return wraps(function)(call)
+
 
 _BATCH = 100_000
 """Allocations before the collector runs: some ten megabytes."""

@@ -1,5 +1,7 @@
-"""Know which Triton is installed, without importing it.
+"""Know which LLVM and Triton are installed, without importing them.
 
+>>> bool(llvm_version())
+True
 >>> is_too_old("3.3.1"), is_too_old("3.4.0+git1234"), is_too_old("4.0"), is_too_old("unknown")
 (True, False, False, False)
 """
@@ -10,7 +12,30 @@ import importlib.util
 import re
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
-from typing import Final
+from typing import Any, Final
+
+from smelt.errors import MissingCompilerError
+from smelt.python.imports import fork_safe_import
+
+
+@cache
+def llvm_version() -> str:
+    """Return llvmlite's version, without importing LLVM; "none" where it is not installed."""
+    try:
+        return str(fork_safe_import("llvmlite").__version__)
+    except ModuleNotFoundError:
+        return "none"
+
+
+def import_compiler(name: str) -> Any:
+    """Import a module that needs LLVM; raises MissingCompilerError where it is not installed."""
+    try:
+        return fork_safe_import(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "llvmlite":
+            raise
+        raise MissingCompilerError(package="llvmlite") from error
+
 
 MIN_VERSION: Final = "3.4"
 """Oldest version whose compiler takes what is printed."""

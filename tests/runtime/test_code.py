@@ -11,8 +11,8 @@ import pytest
 from tests.pace import pace
 
 from smelt.errors import CodegenError
+from smelt.runtime.code import load
 from smelt.runtime.jit import compile_ir
-from smelt.runtime.loader import load
 
 CONSTANT = "define i64 @value() {{ ret i64 {number} }}"
 

@@ -1,7 +1,22 @@
-"""Recognise reductions of whole arrays of one shape: two launches may compute many of them.
+"""Recognise kernels on whole arrays of one shape, of which a launch may compute many.
+
+An optimiser updates each parameter by the same formula, whatever its shape. As a map of arrays of
+one dimension the kernels are equal, and `over_arrays` makes one of them the kernel of a family.
+
+>>> from smelt.kernel.text import parse, text
+>>> kernel = parse('''
+... kernel step(w, g: f32[n,m], rate: f32[]) -> y: f32[n,m]
+...   grid n, m/4096
+...   y[n,m] = w[n,m] - g[n,m] * rate[]
+... ''')
+>>> print(text(over_arrays(flat_map(kernel), 8)))
+kernel k(a0, a2: f32[a1] for each of 8, a3: f32[] for each of 8) -> a4: f32[a1] for each of 8
+  grid each, a1/4096
+  a4[a1] = a0[a1] - a2[a1] * a3[]
+<BLANKLINE>
 
 The norms of all gradients are sums of squares of arrays of any shapes. `flat_kernels` makes such a
-kernel two on arrays of one dimension, each the kernel of a family (`smelt.kernel.flat_map`): chunks
+kernel two on arrays of one dimension, each the kernel of a family: chunks
 of the elements are reduced apart, and their results merged in order of the chunks.
 
 >>> from smelt.kernel.text import parse, text
@@ -26,16 +41,19 @@ kernel k(a0: f32[(a1 + 16383)//16384]) -> a2: f32[]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 from smelt.kernel.block_reduction import accumulated
 from smelt.kernel.canonical import canonical_kernel, names_of, unused_name
-from smelt.kernel.flat_map import flat_map, flat_statement, is_every_element, is_plain
 from smelt.kernel.ir import (
+    Apply,
     Axis,
     Block,
+    Cast,
+    Const,
+    Each,
     IndexValue,
     Kernel,
     Let,
@@ -48,12 +66,114 @@ from smelt.kernel.ir import (
     Statement,
     Store,
     Stream,
+    Update,
+    Value,
 )
 from smelt.kernel.transform.stream_to_reduction import reductions_of
-from smelt.kernel.walk import live, loads, refs, stores, visit_body
+from smelt.kernel.walk import live, loads, refs, stores, transform, visit_body, visit_statement
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, minimum, product, size
+
+PlainStatement = Let | Store | Update
+_BLOCK = 4096
+_AXIS = "elements"
+_POINTWISE = (Const, Ref, Load, Apply, Cast)
+
+
+def flat_map(kernel: Kernel) -> Kernel | None:
+    """Return an elementwise kernel as one on arrays of one dimension, with canonical names.
+
+    All arrays have one shape and one element of each is used at a time; scalars are read beside
+    them, and the number of elements. None for other kernels. Parameters keep their order.
+    """
+    params = (*kernel.inputs, *kernel.outputs)
+    shapes = {p.shape for p in params if p.shape}
+    is_plain = all(isinstance(s, Let | Store) for s in kernel.body) and len(shapes) == 1
+    if not is_plain or any(p.strides is not None or p.each for p in params):
+        return None
+    names = {*names_of(kernel)}
+    if _AXIS in names or len({p.name for p in params}) < len(params):
+        return None
+    count = product(shape := shapes.pop())
+    places = {place for s in kernel.body for place in _places(s, count)}
+    if len(places) != 1 or not is_every_element(kernel, places.pop(), shape):
+        return None
+    axis = Axis(_AXIS, size(_AXIS))
+
+    def flat(p: Param) -> Param:
+        return replace(p, shape=(axis.extent,)) if p.shape else p
+
+    body = (flat_statement(s, axis) for s in kernel.body if isinstance(s, Let | Store))
+    plain = Kernel(
+        kernel.name,
+        tuple(map(flat, kernel.inputs)),
+        tuple(map(flat, kernel.outputs)),
+        (axis,),
+        (Block(_AXIS, _BLOCK),),
+        tuple(body),
+    )
+    return canonical_kernel(plain)[0].kernel
+
+
+def over_arrays(flat: Kernel, count: int) -> Kernel:
+    """Return a kernel on flat arrays over families of `count` arrays."""
+    inputs, outputs = (
+        tuple(replace(p, each=count) for p in side) for side in (flat.inputs, flat.outputs)
+    )
+    return replace(flat, inputs=inputs, outputs=outputs, grid=(Each(count), *flat.grid))
+
+
+def is_plain(v: Value, count: Index) -> bool:
+    """Return whether a value takes elements of arrays one by one; `count` is their number."""
+    if isinstance(v, IndexValue):
+        return v.index == count
+    return isinstance(v, _POINTWISE) and not (isinstance(v, Load) and v.other is not None)
+
+
+def _flat_value(v: Value, axis: Axis) -> Value:
+    """Return a plain value along the axis of all elements."""
+    match v:
+        case Load(index=index) if index:
+            return replace(v, index=(axis.index,))
+        case IndexValue():
+            return replace(v, index=axis.extent)
+        case _:
+            return v
+
+
+def _places(s: Statement, count: Index) -> Iterator[tuple[Index, ...] | None]:
+    """Yield the indices of the arrays' elements; None for what is not a plain map."""
+    if isinstance(s, Store):
+        yield s.index if s.where is None and not s.join else None
+    for v in visit_statement(s):
+        if not is_plain(v, count):
+            yield None
+        elif isinstance(v, Load) and v.index:
+            yield v.index
+
+
+def is_every_element(
+    kernel: Kernel, place: tuple[Index, ...] | None, shape: tuple[Index, ...]
+) -> bool:
+    """Return whether the grid visits every element of such arrays once, at `place`."""
+    if place is None:
+        return False
+    whole = [replace(b, size=None) for b in kernel.grid if isinstance(b, Block)]
+    axes = [(a.index, a.extent) for a in kernel.axes if Block(a.name) in whole]
+    pairs = [(e, n) for e, n in zip(place, shape, strict=True) if (e, n) != (0, 1)]
+    is_grid = len(axes) == len(kernel.axes) == len(kernel.grid)
+    return is_grid and len(pairs) == len(axes) and all(p in axes for p in pairs)
+
+
+def flat_statement(s: PlainStatement, axis: Axis) -> PlainStatement:
+    """Return a plain statement along the axis of all elements."""
+    changed = replace(s, value=transform(s.value, lambda v: _flat_value(v, axis)))
+    is_array = isinstance(changed, Store) and changed.index
+    return replace(changed, index=(axis.index,)) if is_array else changed
+
+
+# ---- reductions ---------------------------------------------------------------------------------
 
 CHUNK: Final = 1 << 14
 """Elements that a program reduces."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from smelt.python.cached_property import cached_property
+from smelt.python.caches import cached_property
 
 
 class Slow:
