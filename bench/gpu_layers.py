@@ -263,11 +263,14 @@ def _printed(program: Layered, shapes: Shapes, where: Any) -> Callable[[], list[
         trace = sm.jit(program.function).lower(*arrays).trace
         sizes = trace.match(*(n for x in arrays for n in x.shape))
         printed = module.printed_program(trace.graph, trace.hints, where)
-    tensors = _tensors(torch, arrays, where)
+    tensors = _tensors(torch, [arrays[k] for k in trace.arguments], where)
+    kept = [n for n, v in enumerate(printed.values) if v.place == "output"]
+    order = [kept.index(n) for n in printed.outputs]
 
     def run() -> list[Any]:
         with sm.config(rounding=program.rounding):
-            return printed.run(tensors, sizes)
+            results = printed.run(tensors, sizes)
+        return [results[k] for k in order]
 
     return run
 
@@ -325,10 +328,10 @@ def _difference(result: Any, wanted: Any) -> float:
 
 
 def _predicted(program: Layered, device: Device) -> float | None:
-    """Return the predicted milliseconds at the large shapes, for a card of the architecture."""
+    """Return the predicted milliseconds at the large shapes."""
     specs = [sm.spec(shape, KINDS[program.dtype]) for shape in program.large]
     with sm.config(rounding=program.rounding, device_code=False):
-        report = sm.explain(program.function, *specs, target=device.arch)
+        report = sm.explain(program.function, *specs, target=device.name)
     predicted = report.data.total.predicted_ns
     return None if predicted is None else predicted / 1e6
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.runtime.cuda.fake_driver import FakeDriver
 
+import smelt as sm
 from smelt.backend import GPUS
 from smelt.backend.driver_gpu import gpu_of_driver
 from smelt.codegen.triton.device_limits import device_limits
+from smelt.runtime.cuda.driver import use_library
 from smelt.tune.scheduled_gpu import rates_of
 from smelt.types.dtype import bf16, f16, f32
 
@@ -16,7 +19,7 @@ MIB = 1 << 20
 CARDS: dict[str, tuple[str, tuple[int, ...], tuple[float, float, float]]] = {
     # name: architecture; processors, MHz, memory MHz, bus bits, MiB of L2, double ratio;
     # published GB/s, and Tflop/s of float32 and of dense float16 products
-    "Tesla T4": ("sm_75", (40, 1590, 5001, 256, 4, 32), (320, 8.1, 65)),
+    "Tesla T4": ("sm_75", (40, 1590, 5001, 256, 4, 32), (320, 8.1, 0)),
     "NVIDIA H100 PCIe": ("sm_90", (114, 1755, 1593, 5120, 50, 2), (2039, 51, 756)),
     "NVIDIA H20": ("sm_90", (78, 1980, 3201, 5120, 60, 2), (4000, 40, 148)),
     "NVIDIA H200": ("sm_90", (132, 1980, 3201, 6144, 60, 2), (4800, 67, 989)),
@@ -29,8 +32,8 @@ CARDS: dict[str, tuple[str, tuple[int, ...], tuple[float, float, float]]] = {
     "NVIDIA B300": ("sm_103", (148, 1920, 3996, 8192, 126, 64), (8000, 75, 2250)),
     "NVIDIA GB10": ("sm_121", (48, 2418, 0, 0, 24, 64), (273, 30, 125)),
 }
-UNPUBLISHED = {("NVIDIA H20", 2), ("NVIDIA H20", 1), ("NVIDIA GB10", 0)}
-"""Makers limit an H20's rates below those of its processors; a GB10 reports no memory clock."""
+UNPUBLISHED = {("NVIDIA H20", 1), ("NVIDIA GB10", 0)}
+"""The clock of an H20's published rate is not its highest; a GB10 reports no memory clock."""
 
 
 def facts(card: str) -> dict[str, int]:
@@ -48,7 +51,7 @@ def facts(card: str) -> dict[str, int]:
 @pytest.mark.parametrize("card", CARDS)
 def test_a_card_has_its_published_rates(card: str):
     gpu = gpu_of_driver(card, CARDS[card][0], facts(card))
-    rates = (gpu.memory_gbs, gpu.vector_gflops / 1e3, dict(gpu.matrix_gflops)["f16"] / 1e3)
+    rates = (gpu.memory_gbs, gpu.vector_gflops / 1e3, dict(gpu.matrix_gflops).get("f16", 0) / 1e3)
     for k, (rate, published) in enumerate(zip(rates, CARDS[card][2], strict=True)):
         if (card, k) not in UNPUBLISHED:
             assert rate == pytest.approx(published, rel=0.1), k
@@ -79,13 +82,37 @@ def test_a_5090_is_listed_with_the_figures_of_its_driver():
     assert all(getattr(gpu, f) == getattr(listed, f) for f in same)
 
 
-def test_turing_multiplies_no_bfloat16_on_matrix_units():
+def test_turing_multiplies_on_its_lanes():
+    """Triton's compiler does not use its matrix units."""
     t4 = gpu_of_driver("Tesla T4", "sm_75", facts("Tesla T4"))
-    assert {t for t, _ in t4.matrix_gflops} == {"f16", "i8", "u8"}
-    assert t4.product_ns(f16, f16) < t4.product_ns(bf16, bf16) == t4.product_ns(f32, f32)
-    assert t4.product_ns(f32, f16) == t4.product_ns(f32, bf16) == t4.product_ns(f32, f32)
+    assert not t4.matrix_gflops
+    pairs = [(f16, f16), (bf16, bf16), (f32, f16), (f32, bf16), (f32, f32)]
+    assert len({t4.product_ns(*pair) for pair in pairs}) == 1
     rates = rates_of(t4)
-    assert not rates.has_bfloat16 and rates.tf32_tflops == 0
+    assert not rates.has_matrix_units and rates.tf32_tflops == 0
+
+
+@pytest.mark.parametrize("card", ["NVIDIA A10", "NVIDIA B300", "NVIDIA GB10", "Tesla T4"])
+def test_a_card_that_no_table_lists_has_plans_of_its_own(card: str):
+    processors, clock, memory, bus, cache, ratio = CARDS[card][1]
+    driver = FakeDriver(arch=int(CARDS[card][0].removeprefix("sm_")), memory=24 << 30)
+    driver.model = card
+    numbers = processors, clock * 1000, memory * 1000, bus, cache * MIB, ratio
+    driver.figures = dict(zip((16, 13, 36, 37, 38, 87), numbers, strict=True))
+    specs = [sm.spec("f16[4,8,1024,64]")] * 3
+    with use_library(driver), sm.config(device_code=False, cache=False, rounding="fast"):
+        report = sm.explain(sm.nn.attention, *specs, target="cuda:0")
+    assert report.data.device.processors == processors
+    assert len(report.kernels) == 1  # no scores are stored
+    products = 4 * 4 * 8 * 1024**2 * 64
+    fastest = max(report.data.device.tensor_tflops, report.data.device.float32_tflops)
+    assert report.data.total.predicted_ns > products / (fastest * 1e3)
+
+
+def test_rates_that_a_maker_limits_are_those_it_publishes():
+    """An H20 has an H100's processors, but not their matrix units' rate."""
+    h20 = gpu_of_driver("NVIDIA H20", "sm_90", facts("NVIDIA H20"))
+    assert dict(h20.matrix_gflops)["tf32"] == 74_000
 
 
 def test_a_driver_that_reports_nothing_leaves_the_architecture_s_listed_card():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +23,10 @@ from bench.gpu_tasks import Timer, random_arrays
 from smelt.compiler.device import use_compiler
 from smelt.runtime.cuda import code
 from smelt.runtime.cuda.driver import system_driver, use_library
+
+ROOT = Path(__file__).parents[2]
+PRINTED = ("norm backward", "few rows")
+"""Programs whose printed files `make test` runs in Triton's interpreter; all others at night."""
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +104,21 @@ def test_torch_s_layer_computes_what_ours_does(name):
     else:
         row = gpu_layers._error(program, theirs)
     assert row["error"] <= 2 * program.tolerance, row  # both round
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in PRINTED else pytest.param(n, marks=pytest.mark.nightly) for n in gpu_layers.LAYERED],
+)
+def test_the_printed_layer_computes_what_ours_does(name):
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "tests.bench.layers_in_interpreter", name]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    completed = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300, env=environment
+    )
+    assert completed.returncode == 0, completed.stderr[-2000:]
+    assert completed.stdout == f"{name} is right\n"
 
 
 def test_layers_are_tasks_of_their_own_with_predicted_times(monkeypatch):

@@ -614,7 +614,10 @@ class Language:
     # ---- reductions ----------------------------------------------------------------------------
 
     def sum(self, x: Value, axis: int) -> Value:
-        return self.reduce(x, axis, lambda a, b: a + b)
+        """Sum in 32 bits at least, as Triton does."""
+        kind, size = x.data.dtype.kind, x.data.dtype.itemsize
+        data = x.data.astype(f"{kind}4") if kind in "iu" and size < 4 else x.data
+        return self.reduce(Value(data, x.defined), axis, lambda a, b: a + b)
 
     def min(self, x: Value, axis: int) -> Value:
         return self.reduce(x, axis, self.minimum)

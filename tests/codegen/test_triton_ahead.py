@@ -28,6 +28,7 @@ from tests.codegen.device_programs import (
 from tests.kernel.goldens import GOLDENS
 
 import smelt as sm
+from smelt.backend.driver_gpu import gpu_of_driver
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.device_limits import device_limits
@@ -51,6 +52,7 @@ from smelt.packages import triton_package
 from smelt.packages.triton_package import has_triton
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.array_tables import FILL_PTX
+from smelt.tune.scheduled_gpu import rates_of
 from smelt.types.expr import sizes_of
 
 NEEDS_TRITON = pytest.mark.skipif(
@@ -527,6 +529,37 @@ def test_tensor_copies_of_a_persistent_product_pass_the_gates(arch):
     assert program.scratch_bytes == 128 * len(schedule.copied)
     code = TritonCompiler().entry_of(program, launch.entry, arch)
     assert code.scratch_bytes == program.scratch_bytes
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("dtype", ["f16", "i8", "i32"])
+def test_products_without_matrix_units_pass_the_gates(dtype):
+    """Triton has lanes multiply half types on Turing, and refuses 8-bit integers there."""
+    t4 = gpu_of_driver("Tesla T4", "sm_75", {"processors": 40})
+    kernel = parse(_typed_product(dtype, "f32" if dtype == "f16" else "i32"))
+    (launch,) = select(kernel, {}, rates_of(t4), TritonCompiler()).launches
+    assert launch.warning is None
+    assert "mma" not in launch.program.assembly
+    seconds = launch.chosen.predicted_ns / 1e9
+    assert 2 * 512**3 / seconds < t4.vector_gflops * 1e9
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("dtype", ["i8", "u8", "i16"])
+def test_products_of_integers_in_their_own_type_pass_the_gates(dtype):
+    kernel = parse(_typed_product(dtype, dtype))
+    (launch,) = select(kernel, {}, rates("sm_90"), TritonCompiler()).launches
+    assert launch.warning is None
+
+
+def _typed_product(dtype, result):
+    return (
+        f"kernel product(x: {dtype}[512,512], w: {dtype}[512,512]) -> y: {result}[512,512]\n"
+        "  axis m in 512, n in 512, k in 512\n  grid m/64, n/64\n"
+        f"  stream k/64 with s = {result}(0) [m,n]\n"
+        f"    s' = s + dot({result}(x[m,k]), {result}(w[k,n]) over k as {result})\n"
+        "  y[m,n] = s\n"
+    )
 
 
 @NEEDS_TRITON

@@ -199,14 +199,42 @@ def test_hardware_forms_keep_special_values(op):
 @pytest.mark.parametrize(
     ("left", "right"), [("bf16", "bf16"), ("f32", "bf16"), ("f16", "bf16"), ("f32", "f32")]
 )
-def test_without_bfloat16_units_products_are_of_float32(left, right, products):
-    policy = Policy(products=products, has_bfloat16=False)
+def test_without_matrix_units_products_are_of_float32(left, right, products):
+    policy = Policy(products=products, has_matrix_units=False)
     source, y, wanted, size = product(left, right, policy)
     assert source.count('input_precision="ieee"') == 1
     assert (abs(y - wanted) <= 2.0**-22 * size).all()
 
 
-def test_without_bfloat16_units_float16_is_multiplied_as_it_is():
-    source, y, wanted, size = product("f16", "f16", Policy(has_bfloat16=False))
+def test_without_matrix_units_float16_is_multiplied_as_it_is():
+    source, y, wanted, size = product("f16", "f16", Policy(has_matrix_units=False))
     assert "input_precision" not in source
     assert (abs(y - wanted) <= 2.0**-22 * size).all()
+
+
+@pytest.mark.parametrize("result", ["i8", "i32"])
+@pytest.mark.parametrize("has_units", [True, False])
+def test_integers_are_multiplied_exactly(result, has_units):
+    """Results of 8 bits wrap."""
+    source, y, wanted, _ = product(
+        "i8",
+        "i8",
+        Policy(has_matrix_units=has_units),
+        result,
+        f"{result}(x[m,k])",
+        f"{result}(w[k,n])",
+    )
+    np.testing.assert_array_equal(y, wanted)
+    assert ('input_precision="ieee").to(tl.int32)' in source) == (result == "i32" and not has_units)
+    assert ("tl.dot" in source) == (result == "i32")
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
+def test_sums_of_narrow_integers_wrap_before_they_are_compared(dtype):
+    name = {"b": "i8", "B": "u8", "h": "i16"}[np.dtype(dtype).char]
+    text = f"kernel f(x: {name}[n,k]) -> y: bool[n]\n  grid n\n  y[n] = sum(x[n,k] over k) > 3"
+    x = np.full((5, 700), 100, dtype)
+    kernel = parse(text)
+    (y,) = launch(triton_source(kernel), [x])
+    np.testing.assert_array_equal(y, run(kernel, [x])["y"])
+    np.testing.assert_array_equal(y, x.sum(1, dtype=dtype) > 3)

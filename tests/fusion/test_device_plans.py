@@ -124,6 +124,27 @@ def linear_cross_entropy(g: Formula) -> Graph:
     return g.graph(g.logsumexp(g.matmul(x, w)))
 
 
+def test_a_plan_is_decided_by_the_time_that_its_report_shows():
+    """Bytes that hide behind products do not count in the end: a convolution has its ReLU."""
+    image, weights = sm.spec("bf16[32,256,28,28]"), sm.spec("bf16[256,256,3,3]")
+
+    def layer(x, w):
+        return sm.maximum(sm.nn.conv(x, w, padding=1), 0)
+
+    with sm.config(device_code=False):
+        report = sm.explain(layer, image, weights, target="h100")
+    (kernel,) = report.data.kernels
+    assert kernel.device is not None
+    assert kernel.device.planned_ns == pytest.approx(report.data.total.predicted_ns)
+
+
+@pytest.mark.parametrize("name", ["row B3 training long", "row C7", "row D5 pool", "row F2"])
+def test_no_kernels_stay_apart_that_are_faster_as_one(name: str):
+    plan, _ = planned(name)
+    apart = [d for d in plan.decisions if d.verdict == "split" and d.reason == "cost"]
+    assert all(d.fused_ns >= d.split_ns for d in apart if d.fused_ns and d.split_ns)
+
+
 def test_positions_of_a_scatter_are_computed_once():
     """Each program of a scatter looks at all positions: what they follow from is stored."""
 

@@ -46,7 +46,8 @@ class _Processor:
 
 
 _PROCESSORS = {
-    75: _Processor("4090", 1024, 64, lanes=64, matrix_types=("f16", "i8", "u8")),
+    # Triton uses Turing's matrix units no more (triton-lang/triton#5066)
+    75: _Processor("4090", 0, 64, lanes=64, matrix_types=()),
     80: _Processor("a100", 2048, 164, lanes=64, double_lanes=32),
     86: _Processor("4090", 1024, 100),
     87: _Processor("4090", 2048, 164),
@@ -59,6 +60,10 @@ _PROCESSORS = {
     120: _Processor("5090", 1024, 100, has_tensor_copies=True),
     121: _Processor("4090", 1024, 100, has_tensor_copies=True),
 }
+
+
+_LIMITED_GFLOPS = {"NVIDIA H20": 148_000.0, "NVIDIA L20": 119_500.0}
+"""Published rates of half types below those of a card's processors, which no driver reports."""
 
 
 def gpu_of_driver(name: str, arch: str, facts: Mapping[str, int]) -> Gpu:
@@ -81,7 +86,8 @@ def gpu_of_driver(name: str, arch: str, facts: Mapping[str, int]) -> Gpu:
     double_lanes = one.lanes / reported["double_ratio"] if "double_ratio" in reported else 0
     # GeForce sums products of half types in float32 at half the rate of the other cards.
     half = one.matrix_flops * cycles / (2 if "GeForce" in name else 1)
-    integer = one.matrix_flops * one.integer_ratio * cycles
+    half = min(half, _LIMITED_GFLOPS.get(name, half))
+    integer = half * one.integer_ratio * (2 if "GeForce" in name else 1)
     rates = {"f16": half, "bf16": half, "i8": integer, "u8": integer, "tf32": half / 2}
     return replace(
         like,

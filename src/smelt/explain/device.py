@@ -42,7 +42,7 @@ def _device_data(machine: Gpu) -> DeviceData:
         processors=machine.processors,
         gbytes_per_second=machine.memory_gbs,
         cache_gbytes_per_second=machine.cache_gbs,
-        tensor_tflops=rates["f16"] / 1e3,
+        tensor_tflops=rates.get("f16", 0.0) / 1e3,
         float32_tflops=machine.vector_gflops / 1e3,
         memory_bytes=machine.memory_bytes,
     )

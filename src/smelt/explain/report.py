@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from smelt.backend import Gpu, Machine, backend_of, gpu, register
+from smelt.backend.driver_gpu import gpu_of_driver
 from smelt.codegen.cpu_backend import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
 from smelt.errors import ArgumentError, UnknownNameError, escape_controls
@@ -39,6 +40,7 @@ from smelt.kernel.ir import Kernel
 from smelt.machine.instruction_sets import INSTRUCTION_SETS
 from smelt.machine.target import Target
 from smelt.python.cached_property import cached_property
+from smelt.python.imports import fork_safe_import
 from smelt.tune.scheduled_gpu import scheduled
 
 register(CpuBackend())
@@ -258,15 +260,15 @@ def report(
         sizes: numbers for the graph's sizes, by name or in the order of `size_names`.
         arrays: inputs to measure with; without them all times are predictions.
         times: existing measurements.
-        target: a GPU or a CPU's instruction set to plan for instead, such as "sm_90" or "neon";
-            nothing runs on it.
+        target: a GPU or a CPU's instruction set to plan for instead, such as "sm_90", "cuda:0" or
+            "neon"; nothing runs on it.
         size_names: names to show for sizes, by the graph's own.
         frozen: whether elements of constant inputs never change: a GPU's program keeps what follows
             from them.
 
     Raises:
-        ArgumentError for sizes that are missing or unknown, and an unknown target; with arrays,
-        what running raises.
+        ArgumentError for sizes that are missing or unknown, and an unknown target; NoDriverError
+        and DeviceError for a GPU that is not here; with arrays, what running raises.
     """
     if target is not None:  # a program of the cache is not compiled for that
         program = None if compiled.executable is None else compiled.executable.graph
@@ -281,11 +283,16 @@ def report(
 
 
 def _machine(name: str) -> Machine:
-    """Return the generic CPU of an instruction set, or a GPU."""
+    """Return the generic CPU of an instruction set, or a GPU: a named one, or one that is here."""
     for isa in INSTRUCTION_SETS:
         if isa == name:
             return Target.for_isa(isa)
-    return scheduled(gpu(name, also=tuple(INSTRUCTION_SETS)))
+    kind, _, number = name.partition(":")
+    if kind == "cuda" and (number or "0").isdecimal():
+        driver = fork_safe_import("smelt.runtime.cuda.driver").system_driver()
+        here = driver.device(int(number or 0))
+        return scheduled(gpu_of_driver(here.model, here.arch, here.facts))
+    return scheduled(gpu(name, also=("cuda:0", *INSTRUCTION_SETS)))
 
 
 def _report_elsewhere(

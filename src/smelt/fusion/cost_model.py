@@ -82,6 +82,8 @@ class CostModel(ABC):
     `extra_bytes` are touched by a call in addition to the graph's inputs and outputs.
     """
 
+    prices_schedules = False
+    """Whether totals are those of the schedules that will run: no hidden time counts in the end."""
     shared_reductions = 0
     """Reductions that start together with others by the same formula, rather than with readers."""
 

@@ -55,6 +55,8 @@ class DeviceModel(CostModel):
     counts as one core.
     """
 
+    prices_schedules = True
+
     def __init__(
         self, units: Units, machine: PricedGpu, hints: Hints, extra_bytes: int = 0
     ) -> None:

@@ -10,6 +10,8 @@ A *unit* is an operator that computes; a *cluster* is a set of units that become
    converted operands in one product, and one beside an operand that is not converted in several.
 3. Siblings: kernels that read the same array over the same axes.
 4. Repeat from 2 until no candidate is predicted to gain.
+5. Where predicted times are those of the schedules that will run, repeat from 2 by these alone.
+   Hidden time leads the search past states of one time, but must not keep a faster kernel apart.
 
 Clusters are numbered by one of their units; sets of units and of clusters are bit masks. Candidates
 are ordered by gain, then by number, so equal graphs get equal plans.
@@ -137,6 +139,12 @@ class Search(State):
         self._join(
             self.gain_cache.invalidate_changed()
         )  # evaluate again: the cached bounds are estimates
+        if self.model.prices_schedules:
+            self.compare_by_time()
+            self.gain_cache.reset()
+            self.costly_copies.clear()
+            self.costly_pairs.clear()
+            self._join(self.clusters)
         self._record_streams()
         self._record_refusals()
 

@@ -144,6 +144,8 @@ class State:
         """Number of sets whose region was evaluated because no isomorphic set was known."""
         self.map_costs: dict[tuple[int, ...], Cost] = {}
         """Costs of elementwise operators by signature."""
+        self.by_time = False
+        """Whether kernels are compared by their time alone, without what hides in it."""
 
     # ---- clusters ------------------------------------------------------------------------------
 
@@ -312,6 +314,18 @@ class State:
 
     # ---- verdicts ------------------------------------------------------------------------------
 
+    def compare_by_time(self) -> None:
+        """Compare kernels by their predicted time alone from now on."""
+        self.by_time = True
+        for verdict in self.verdicts.values():
+            verdict.cost = self._compared(verdict.cost)
+        for cluster in self.clusters.values():
+            cluster.cost = cluster.verdict.cost or Cost()
+
+    def _compared(self, cost: Cost | None) -> Cost | None:
+        """Return a cost with the objective by which kernels are compared."""
+        return replace(cost, objective_ns=cost.total) if cost is not None and self.by_time else cost
+
     def single_cost(self, u: int) -> Cost:
         """Return the cost of one operator as a kernel; cheap to compute for elementwise ones."""
         unit = self.units.unit(u)
@@ -363,7 +377,7 @@ class State:
                     refusal = Refusal("rounding-barrier", details)
             if members & (members - 1) == 0:
                 refusal = None  # a single operator is always a kernel
-            verdict = Verdict(region, cost, refusal)
+            verdict = Verdict(region, self._compared(cost), refusal)
         verdict.key = key
         self.verdicts[key] = verdict
         return verdict

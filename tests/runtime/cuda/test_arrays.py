@@ -478,3 +478,21 @@ def test_arrays_of_two_devices_are_an_error():
         with pytest.raises(DeviceError, match="arrays do not move from one GPU to another"):
             x.to_device("cuda:1")
         assert (y * 2).device == "cuda:1"
+
+
+def test_a_call_on_a_device_is_explained_for_it(fake):
+    fake.model = "NVIDIA A10"
+    arrays = {"x": sm.asarray(X, device="cuda:0"), "scales": [2.0]}
+
+    def scaled(d):
+        return normalize(d["x"], d["scales"][0])
+
+    report = sm.explain(scaled, arrays)
+    assert report.data.device.name == "NVIDIA A10"
+    assert report.kernels[0].source
+    assert sm.explain(scaled, arrays, target="h200").data.device.key == "h200"
+    assert sm.explain(sm.exp, sm.spec("f32[100]"), target="cuda").data.device.name == "NVIDIA A10"
+    with pytest.raises(DeviceError, match="cuda:1"):
+        sm.explain(sm.exp, sm.spec("f32[100]"), target="cuda:1")
+    with pytest.raises(ArgumentError, match="cuda:0"):
+        sm.explain(sm.exp, sm.spec("f32[100]"), target="cuda:first")

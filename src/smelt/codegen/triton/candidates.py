@@ -184,7 +184,7 @@ def candidates(
     aligned. Raises DeviceKernelError for a kernel that is not printed.
     """
     of_call = sizes if of_call is None else of_call
-    policy = replace(policy, has_bfloat16=device.has_bfloat16)
+    policy = replace(policy, has_matrix_units=device.has_matrix_units)
     registers = device.limits.registers
     whole = dict.fromkeys(
         divide(kernel, sizes, policy, n, device.processors)
@@ -632,7 +632,7 @@ def _tiles(
     rows = base.blocked
     summed, columns = _streamed(work, base)
     is_product = _is_product(work, base)
-    least = {a: least_dot(launch) for d in dots_of(launch.body) for a in d.over}
+    least = {a: least_dot(launch) for d in dots_of(launch.body) for a in d.over if work.has_dots}
     if not is_product and (len(rows), len(columns)) != (1, 1):
         for n in STEP_ROWS if work.steps and len(rows) == 1 else ():
             yield from _warps(replace(base, grid={**base.grid, rows[0]: n}), extents)
@@ -647,7 +647,7 @@ def _tiles(
             _row_tiles(math.prod(replace(base, grid={}, streams={}).lanes(extents).values()))
         )
     for m, n, k, warps, stages in tiles:
-        if work.operand_bytes > 4:
+        if not work.has_dots:
             if m * n > DOUBLE_ELEMENTS * 32 * warps:
                 continue
             k = MIN_DOT

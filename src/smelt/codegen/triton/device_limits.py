@@ -160,9 +160,7 @@ class DeviceRates:
     launch_ns: float
     """Between the starts of two launches."""
     tensor_tflops: float
-    """Of products of half types."""
-    has_bfloat16: bool = True
-    """Whether matrix units multiply bfloat16; else it is multiplied as float32."""
+    """Of products of half types; 0 without matrix units."""
     tf32_tflops: float
     """Of products of float32 rounded to tf32; 0 without matrix units for them."""
     matrix_share: float
@@ -171,3 +169,8 @@ class DeviceRates:
     float64_tflops: float
     special_ns: float
     """Of one exponential or root, with the units of every processor busy."""
+
+    @property
+    def has_matrix_units(self) -> bool:
+        """Whether programs multiply on matrix units; else float32 lanes do."""
+        return self.tensor_tflops > 0

@@ -26,7 +26,7 @@ from smelt.codegen.triton.lane_work import (
     visited_share,
 )
 from smelt.codegen.triton.live_values import LiveSet, live_sets
-from smelt.codegen.triton.narrow_products import operand_loads, product_orders
+from smelt.codegen.triton.narrow_products import is_dot, operand_loads, product_orders
 from smelt.codegen.triton.schedule import Policy, is_atomic, selected_axes, steps_in_order
 from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.decided_blocks import decided_blocks
@@ -92,6 +92,8 @@ class Contraction(NamedTuple):
     nbytes: int
     products: int
     is_tf32: bool = False
+    is_dot: bool = True
+    """Whether matrices are multiplied; else each program sums a block of all products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,11 @@ class LaunchWork:
     def operand_bytes(self) -> int:
         """Bytes of the widest operand of a contraction as it is multiplied; 4 without any."""
         return max((c.nbytes for c in self.contractions), default=4)
+
+    @property
+    def has_dots(self) -> bool:
+        """Whether all contractions are of matrices."""
+        return all(c.is_dot for c in self.contractions)
 
     @property
     def is_tf32(self) -> bool:
@@ -192,10 +199,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
             for d, (width, _) in zip(dots, multiplied, strict=True)
             for v in (d.left, d.right)
         ),
-        contractions=tuple(
-            _contraction(d, axes_of_value(d, names), *rate, policy)
-            for d, rate in zip(dots, multiplied, strict=True)
-        ),
+        contractions=tuple(_contraction(d, axes_of_value(d, names), types, policy) for d in dots),
         values=tuple(dict.fromkeys(axes_of_value(v, names) for v in visit_body(launch))),
         parts=parts,
         lanes=(*lane_work(launch), *(division_work(launch) if not dots else ())),
@@ -221,10 +225,12 @@ def _loads_of_conditions(launch: Kernel) -> list[Load]:
     return [x for s in streams if s.where is not None for x in loads(s.where)]
 
 
-def _contraction(d: Dot, axes: Axes, width: int, products: int, policy: Policy) -> Contraction:
-    takes_tf32 = policy.products != "exact" and policy.has_bfloat16
+def _contraction(d: Dot, axes: Axes, types: Mapping[str, DType], policy: Policy) -> Contraction:
+    width, products = _multiplied(d, types, policy)
+    takes_tf32 = policy.products != "exact" and policy.has_matrix_units
     is_tf32 = takes_tf32 and d.dtype == f32 and width == f32.itemsize
-    return Contraction(axes, Axes(d.over), *_rate_of(d, width, products), is_tf32)
+    is_matrix = is_dot(d.dtype, *_operand_types(d, types))
+    return Contraction(axes, Axes(d.over), *_rate_of(d, width, products), is_tf32, is_matrix)
 
 
 def _distinct_elements(
@@ -352,12 +358,13 @@ def _parts(launch: Kernel, names: Mapping[str, Axes]) -> Iterator[tuple[str, Axe
 def _multiplied(dot: Dot, types: Mapping[str, DType], policy: Policy) -> tuple[int, int]:
     """Return the bytes of the elements that a contraction multiplies, and its number of products.
 
-    Products of terms are in bfloat16, and in float32 where matrix units do not multiply that.
+    Products of terms are in bfloat16; without matrix units all are in float32 at least.
     """
-    pair = [_type_of(v, types) for v in (dot.left, dot.right)]
+    pair = _operand_types(dot, types)
     wider, narrower = sorted((t.itemsize for t in pair), reverse=True)
-    has_terms = f32 in pair and policy.products != "narrow"
-    if not policy.has_bfloat16 and (bf16 in pair or has_terms):
+    if not is_dot(dot.dtype, *pair):
+        return max(wider, dot.dtype.itemsize, f32.itemsize), 1
+    if not policy.has_matrix_units:
         return max(wider, f32.itemsize), 1
     products = SPLIT_PRODUCTS if policy.products == "split" and wider == f32.itemsize else 1
     if policy.products == "narrow":
@@ -369,6 +376,10 @@ def _multiplied(dot: Dot, types: Mapping[str, DType], policy: Policy) -> tuple[i
     if policy.products == "split" and f16 in halves:
         return wider, products
     return bf16.itemsize, len(product_orders(left, right, policy))
+
+
+def _operand_types(dot: Dot, types: Mapping[str, DType]) -> tuple[DType, DType]:
+    return _type_of(dot.left, types), _type_of(dot.right, types)
 
 
 def _loaded_param(value: Value, lets: Mapping[str, Value]) -> str:

@@ -11,7 +11,8 @@ or of the other sign, would make NaN of infinity. The policy decides:
     split    two terms of a float32 beside a bfloat16: 2^-16 of a product
     narrow   x rounded to the half type: 2^-8 of x for bfloat16, 2^-11 for float16
 
-On matrix units without bfloat16 (Turing's), it and such sums are multiplied in float32.
+Without matrix units (Triton uses none before compute capability 8.0) float32 lanes multiply. So
+they do 8-bit integers, whose products of a block have an exact sum in float32.
 
 G. Henry, P. Tang, A. Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For
 Higher-Precision Computations", 2019.
@@ -31,7 +32,7 @@ from smelt.kernel.ir import Cast, Kernel, Let, Load, Ref, Value
 from smelt.kernel.walk import statements
 from smelt.python.dataclass import dataclass
 from smelt.python.identity_cache import cached_by_identity
-from smelt.types.dtype import DType, bf16, f16, f32
+from smelt.types.dtype import DType, bf16, f16, f32, i8, i32
 
 TERMS: dict[DType | None, int] = {bf16: 1, f16: 2, None: 3}
 """Terms of bfloat16 whose sum is a value of a type; None is float32."""
@@ -45,6 +46,8 @@ class Products:
 
     terms: Sequence[tuple[Term, Term]]
     options: str
+    result: str = ""
+    """What converts the result of each."""
 
     @property
     def has_two_terms(self) -> bool:
@@ -55,17 +58,20 @@ class Products:
 def narrow_products(left: Text, right: Text, policy: Policy) -> Products:
     """Return how two operands of a contraction are multiplied."""
     if left.dtype != f32:
+        if not policy.has_matrix_units:
+            floats = [(_to(f32), _to(f32))]
+            return Products(floats, ', input_precision="ieee"', ".to(tl.int32)")
         return Products([(_to(left.narrow), _to(right.narrow))], ", out_dtype=tl.int32")
     types = {left.narrow, right.narrow} - {None}
     if not types:
         return _in_float32(policy)
     half = bf16 if bf16 in types else f16
-    is_multiplied = half == f16 or policy.has_bfloat16
+    is_multiplied = half == f16 or policy.has_matrix_units
     is_same = left.narrow == right.narrow or policy.products == "narrow"
     if types == {half} and is_same and is_multiplied:
         return Products([(_to(half), _to(half))], "")
     has_terms = policy.products == "exact" or (policy.products == "split" and types == {bf16})
-    if has_terms and policy.has_bfloat16:
+    if has_terms and policy.has_matrix_units:
         orders = product_orders(left.narrow, right.narrow, policy)
         return Products([(_term(i), _term(j)) for i, j in orders], "")
     return _in_float32(policy)
@@ -125,6 +131,15 @@ def matrix_axes(
     return ((*batch, *rows, *summed), (*batch, *summed, *columns)) if is_all else None
 
 
+def is_dot(dtype: DType, left: DType | None, right: DType | None) -> bool:
+    """Return whether `tl.dot` sums products of two types in `dtype`; else lanes do.
+
+    >>> is_dot(f32, None, bf16), is_dot(i8, i8, i8)
+    (True, False)
+    """
+    return dtype.compute == f32 or (dtype == i32 and left == right == i8)
+
+
 def product_orders(
     left: DType | None, right: DType | None, policy: Policy
 ) -> list[tuple[int, int]]:
@@ -141,7 +156,7 @@ def product_orders(
 
 
 def _in_float32(policy: Policy) -> Products:
-    products = policy.products if policy.has_bfloat16 else "exact"
+    products = policy.products if policy.has_matrix_units else "exact"
     precision = {"exact": "ieee", "split": "tf32x3", "narrow": "tf32"}[products]
     return Products([(_as_it_is, _as_it_is)], f', input_precision="{precision}"')
 

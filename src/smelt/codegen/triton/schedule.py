@@ -69,8 +69,8 @@ class Policy:
     math: Literal["exact", "fast"] = "exact"
     products: Literal["exact", "split", "narrow"] = "exact"
     order: Literal["kept", "free"] = "kept"
-    has_bfloat16: bool = True
-    """Whether matrix units take bfloat16 and tf32; without, float32 lanes multiply instead."""
+    has_matrix_units: bool = True
+    """Whether there are matrix units that Triton uses; without, float32 lanes multiply instead."""
 
 
 EXACT = Policy()

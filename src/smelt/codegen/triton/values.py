@@ -16,7 +16,12 @@ from smelt.codegen.triton.functions import (
 from smelt.codegen.triton.indices import IndexPrinter, element_strides, known_offset
 from smelt.codegen.triton.lanes import Lanes
 from smelt.codegen.triton.machine import TritonMachine
-from smelt.codegen.triton.narrow_products import matrix_axes, narrow_products, operand_loads
+from smelt.codegen.triton.narrow_products import (
+    is_dot,
+    matrix_axes,
+    narrow_products,
+    operand_loads,
+)
 from smelt.codegen.triton.tensor_copies import row_strides
 from smelt.codegen.triton.writer import Text, Writer, full, literal, refuse, type_name
 from smelt.kernel.bounds import nonnegative
@@ -431,6 +436,8 @@ class ValuePrinter:
             place = axes.index(axis)
             code = f"tl.sum({code}, {place})" if is_sum else f"tl.reduce({code}, {place}, {name})"
             axes.remove(axis)
+        if is_sum and dtype.is_integer and dtype.bits < i32.bits:  # summed in 32 bits
+            code = f"{code}.to({type_name(dtype)})"
         result = Text(code, tuple(axes), register_of(dtype))
         return self.cast(result, bool_) if dtype == bool_ else result
 
@@ -486,8 +493,7 @@ class ValuePrinter:
             left, right = self.value(v.left), self.value(v.right)
         dtype = v.dtype.compute
         forms = matrix_axes(left.axes, right.axes, v.over)
-        is_printed = dtype == f32 or (dtype == i32 and left.narrow == right.narrow == i8)
-        is_printed = is_printed and dtype == left.dtype == right.dtype
+        is_printed = is_dot(dtype, left.narrow, right.narrow) and dtype == left.dtype == right.dtype
         if forms is None or not is_printed or not self.lanes.schedule.has_matrices:
             return self._sum_of_products(left, right, v, dtype), ""
         products = narrow_products(left, right, self.lanes.schedule.policy)
@@ -502,7 +508,7 @@ class ValuePrinter:
                 _permuted(term(x), axes)
                 for x, term, axes in zip(operands, pair, forms, strict=True)
             )
-            dots.append(f"tl.dot({', '.join(codes)}{products.options})")
+            dots.append(f"tl.dot({', '.join(codes)}{products.options}){products.result}")
         order = (*forms[0][:-1], forms[1][-1])
         axes = self.writer.sorted(order)
         first, rest = (

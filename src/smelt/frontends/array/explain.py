@@ -14,12 +14,16 @@ from smelt.frontends.array.ahead_of_time import as_arguments
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall, Options
 from smelt.frontends.array.complex_array import ComplexArray
+from smelt.frontends.array.convert import is_on_gpu
 from smelt.frontends.array.engine import explain_package
 from smelt.frontends.array.evaluate_pending import plan_pending
 from smelt.frontends.array.jit import Jit
 from smelt.frontends.array.program_files import LoadedFunction
 from smelt.frontends.array.results import buffers_of
+from smelt.frontends.array.trace import Spec
+from smelt.frontends.array.tree import flatten, unflatten
 from smelt.machine.instruction_sets import INSTRUCTION_SETS
+from smelt.python.imports import fork_safe_import
 from smelt.types.expr import Index
 
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ def explain(function: Callable[..., Any] | Array, /, *args: Any, **kwargs: Any) 
             A function from a program file has the report of its plan, at the sizes it was made for.
         *args: arguments of a call.  With arrays times are measured, with `sm.spec`s predicted.
         **kwargs: keyword arguments of the call.  `target` names a GPU, such as "sm_90" or "h100",
+            "cuda:0" for one that is here (where arguments are on it, its report is the default),
             or an instruction set, such as "neon", unless the function has an argument of that name:
             the report is then for that machine, with Triton programs for a GPU; nothing runs.
 
@@ -60,6 +65,9 @@ def explain(function: Callable[..., Any] | Array, /, *args: Any, **kwargs: Any) 
             return cast("Report", saved)  # what a report says without the program
     jitted = function if isinstance(function, Jit) else Jit(Options(function))
     bound = jitted.options.bind(args, kwargs)
+    if any(map(is_on_gpu, bound.leaves)):  # nothing runs: shapes and types are enough
+        args, kwargs, device = _without_elements(args, kwargs)
+        bound, target = jitted.options.bind(args, kwargs), target or device
     if not any(a.spec is not None for a in as_arguments(bound)):
         return explain_call(jitted, bound, target=target)
     lowered = jitted.lower(*args, **kwargs)
@@ -68,6 +76,16 @@ def explain(function: Callable[..., Any] | Array, /, *args: Any, **kwargs: Any) 
     return explain_package().report(
         trace.executable, trace.hints, target=target, size_names=trace.source_size_names()
     )
+
+
+def _without_elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return arguments with specs of arrays on a GPU, and the name of that."""
+    buffer_of = fork_safe_import("smelt.frontends.array.device_array").buffer_of
+    leaves, tree = flatten((args, kwargs))
+    buffers = {k: buffer_of(x) for k, x in enumerate(leaves) if is_on_gpu(x)}
+    specs = {k: Spec(b.shape, b.dtype) for k, b in buffers.items()}
+    rest = unflatten(tree, iter([specs.get(k, x) for k, x in enumerate(leaves)]))
+    return *rest, next(iter(buffers.values())).device.name
 
 
 def explain_call(
