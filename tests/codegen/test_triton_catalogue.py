@@ -21,7 +21,7 @@ from tests.codegen.device_users import USERS
 from tests.codegen.test_triton_goldens import stored, with_lanes
 
 import smelt as sm
-from smelt.backend import Machine, gpu
+from smelt.backend import Gpu, Machine, gpu
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.schedule import EXACT, FAST
@@ -150,7 +150,8 @@ def check(name: str, dtype: str, machine: Machine, monkeypatch: pytest.MonkeyPat
     """
     example = EXAMPLES[name](dtype)
     plan = planned(example.trace, example.sizes, machine)
-    sources = sources_of(plan, cluster_sizes(plan.plan, example.small_sizes))
+    arch = machine.arch if isinstance(machine, Gpu) else "sm_90"
+    sources = sources_of(plan, cluster_sizes(plan.plan, example.small_sizes), arch)
     wanted: list[tuple[str, dict[str, np.ndarray]]] = []
     actual: list[tuple[str, dict[str, np.ndarray]]] = []
 
@@ -182,7 +183,9 @@ def extra_sizes(source: str, sizes: Mapping[str, int]) -> dict[str, int]:
     return {f"size_{s}": sizes[s] for s in re.findall(r"size_(\w+)", head)}
 
 
-def sources_of(plan: DevicePlan, small: Sequence[Mapping[str, int]]) -> dict[int, str]:
+def sources_of(
+    plan: DevicePlan, small: Sequence[Mapping[str, int]], arch: str = "sm_90"
+) -> dict[int, str]:
     """The files of a plan's kernels, printed for large sizes, with small blocks.
 
     Whether rows are aligned is said of small sizes, as in a call.
@@ -190,7 +193,7 @@ def sources_of(plan: DevicePlan, small: Sequence[Mapping[str, int]]) -> dict[int
     sources: dict[int, str] = {}
     for kernel, sizes, of_call in zip(plan.kernels, plan.sizes, small, strict=True):
         if kernel is not None:
-            every = candidates(kernel, sizes, rates("sm_90"), EXACT, of_call)
+            every = candidates(kernel, sizes, rates(arch), EXACT, of_call)
             stages = [print_stage(best.launch, best.schedule) for best, *_ in every]
             sources[id(kernel)] = with_lanes(print_file(kernel, stages), 32)
     return sources

@@ -88,6 +88,24 @@ def check(name: str) -> None:
     assert len(program.files) == len(program.recipe.steps), name
 
 
+def check_library() -> None:
+    """A product with nothing fused to it is torch's where the settings say so, and only there."""
+    random = np.random.default_rng(2)
+    x, w, b = (random.standard_normal(s).astype(np.float32) for s in ((40, 70), (30, 70), (30,)))
+    for function, arrays, files in ((lambda x, w: x @ w.T, (x, w), 0), (biased, (x, w, b), 1)):
+        trace = sm.jit(function).lower(*arrays).trace
+        with sm.config(library_products="plain"):
+            program = printed_program(trace.graph, trace.hints, CPU)
+        sizes = tuple(trace.hints[n] for n in program.size_names)
+        (y,) = program.run([torch.from_numpy(a) for a in arrays], sizes)
+        np.testing.assert_allclose(y.numpy(), function(*arrays), 1e-4, 1e-5)
+        assert len(program.files) == files
+
+
+def biased(x: Any, w: Any, b: Any) -> Any:
+    return x @ w.T + b
+
+
 def _outputs(program: Any) -> list[int]:
     return [n for n, v in enumerate(program.values) if v.place == "output"]
 
@@ -112,6 +130,7 @@ def check_segment() -> None:
 if __name__ == "__main__":
     repair()
     check_segment()
+    check_library()
     for program_name in PROGRAMS:
         check(program_name)
         print(program_name)

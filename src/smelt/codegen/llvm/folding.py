@@ -17,8 +17,6 @@ from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
     ArgAccumulator,
     add_halves,
-    add_row_pairs,
-    adds_pairs_first,
     first_lanes,
     reduce_lanes,
     replace_first_lanes,
@@ -277,7 +275,7 @@ class ReductionEmitter:
             return
         element, position = self._element(reduction, scope, m)
         if not in_registers:
-            self._step_in_scratch(reduction, m, [(scope, element, position)])
+            self._step_in_scratch(reduction, scope, m, element, position)
             return
         mask = scope.lanes.mask if scope.lanes is not None and vector else None
         addresses, lanes = self.registers[reduction], self._state_lanes(reduction, m.lanes or 1)
@@ -330,15 +328,6 @@ class ReductionEmitter:
             for address, value in zip(addresses, [*state, bar], strict=True):
                 b.store(value, address)
 
-    def step_rows(self, reduction: Reduction, scopes: list[Scope]) -> None:
-        """Accumulate one more element of each row, in order, into states in scratch."""
-        m = self.env.machine(scopes[0], True)
-        elements = [(s, *self._element(reduction, s, m)) for s in scopes]
-        if self.env.nest.pairs and adds_pairs_first(reduction):
-            added = add_row_pairs(m, [element for _, element, _ in elements])
-            elements = [(scopes[0], element, elements[0][2]) for element in added]
-        self._step_in_scratch(reduction, m, elements)
-
     def _element(
         self, reduction: Reduction, scope: Scope, m: LLVMMachine
     ) -> tuple[Value, Value | None]:
@@ -354,19 +343,19 @@ class ReductionEmitter:
     def _step_in_scratch(
         self,
         reduction: Reduction,
+        scope: Scope,
         m: LLVMMachine,
-        elements: list[tuple[Scope, Value, Value | None]],
+        element: Value,
+        position: Value | None,
     ) -> None:
-        """Load a state from scratch, accumulate elements, and store it."""
+        """Load a state from scratch, accumulate an element, and store it."""
         env, acc = self.env, self.env.storage.accumulator_of(reduction)
-        axes, scope = env.s.materialised[reduction], elements[0][0]
+        axes = env.s.materialised[reduction]
         state = [
             splat_to(self.b, load_kept(env, (reduction, k), axes, scope), m.lanes)
             for k in range(len(acc.parts))
         ]
-        for _, element, position in elements:
-            state = acc.step(m, state, element, position)
-        for k, value in enumerate(state):
+        for k, value in enumerate(acc.step(m, state, element, position)):
             store_kept(env, (reduction, k), axes, value, scope)
 
     def finished(self, reduction: Reduction, scope: Scope) -> Value:

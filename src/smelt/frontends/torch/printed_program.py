@@ -5,7 +5,8 @@
 
 Nothing of Smelt's runtime is between the file and the device: this places a wrong result or a crash
 in the code or in the runtime, and runs where torch and Triton do and the runtime does not (AMD,
-virtual GPUs, unknown drivers). It costs microseconds of Python a kernel. In Triton's interpreter
+virtual GPUs, unknown drivers). It costs microseconds of Python a kernel. With
+`library_products="plain"` products with nothing fused to them are torch's. In Triton's interpreter
 (`TRITON_INTERPRET=1`) tensors are the CPU's.
 """
 
@@ -30,6 +31,7 @@ from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.select import SelectingCompiler, select
 from smelt.compiler.device_compiler import CompiledForDevice, plan_for_device
 from smelt.errors import UnsupportedError
+from smelt.frontends.torch.device_products import ProductEinsum, product_einsum
 from smelt.frontends.torch.segment import Finish, Permutations, Runner, Segment
 from smelt.graph.ir import Graph
 from smelt.journal.facts import Journal
@@ -81,6 +83,8 @@ class PrintedProgram:
             )
         self._steps = list(zip(steps, compiled.plain, strict=True))
         self.gpu, self._policy = compiled.gpu, policy_in_force()
+        is_exact = knobs.ROUNDING.get() == "exact"
+        self._uses_torch = not is_exact and knobs.LIBRARY_PRODUCTS.get() in ("plain", "always")
         last = {n: k for k, (use, _) in enumerate(self._steps) for n in use.values.values()}
         self._unused = {k: [n for n in last if last[n] == k] for k in last.values()}
         """By step: the values that no later one reads."""
@@ -121,7 +125,10 @@ class PrintedProgram:
     ) -> Callable[..., Any]:
         """Return the launcher of a kernel for these sizes, printed when it is first needed."""
         launch = self._launches.get((number, sizes))
-        if launch is None:
+        einsum = product_einsum(self._steps[number][1]) if launch is None else None
+        if einsum is not None and self._uses_torch:
+            launch = self._launches[number, sizes] = partial(_product, einsum)
+        elif launch is None:
             text = self._print(self._steps[number][1], named)
             self.files.append(text)
             launcher = _loaded(text)
@@ -200,6 +207,12 @@ class PrintedSegment(Segment):
             return [*results[:-1], bool(results[-1])]
 
         return run
+
+
+def _product(einsum: ProductEinsum, *tensors: torch.Tensor) -> torch.Tensor:
+    """Multiply by torch's library."""
+    operands = [tensors[k] for k in einsum.operands]
+    return torch.einsum(einsum.equation, *operands).contiguous()
 
 
 @cache
