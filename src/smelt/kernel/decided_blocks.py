@@ -14,7 +14,7 @@ from smelt.kernel.ir import Apply, Const, Extreme, If, IndexValue, Partial, Stre
 from smelt.kernel.walk import visit_body
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
-from smelt.ops.truth_tables import prime_implicants, sign_table
+from smelt.ops.symbolic import prime_implicants, sign_table
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64

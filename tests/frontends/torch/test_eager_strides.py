@@ -10,7 +10,7 @@ from tests.frontends.torch.statement_templates import ALONE, FOLDS, TWO, VIEWS  
 from torch.func import functionalize  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-from smelt.frontends.torch.eager_strides import ORDERED_LIKE  # noqa: E402
+from smelt.frontends.torch.layout import ORDERED_LIKE  # noqa: E402
 from smelt.frontends.torch.table import decompositions  # noqa: E402
 
 F = torch.nn.functional

@@ -15,9 +15,9 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 import smelt as sm
 from smelt.compiler.device import use_compiler
 from smelt.errors import AliasError, DeviceError, OutArgumentError, OutOfMemory, StructureError
-from smelt.frontends.array import device_layout
+from smelt.frontends.array import device_out
 from smelt.frontends.array.device_array import DeviceArray
-from smelt.frontends.array.device_layout import as_host_array
+from smelt.frontends.array.device_out import as_host_array
 from smelt.journal.facts import ArgumentCopied
 from smelt.runtime.cuda.driver import use_library
 
@@ -102,7 +102,7 @@ def test_views_are_read_by_the_host(fake, case):
 
 def test_views_that_reach_beyond_32_bits_are_copied_by_the_driver(fake, monkeypatch):
     """Offsets of the kernel that copies others would overflow."""
-    monkeypatch.setattr(device_layout, "MAX_DEVICE_ELEMENTS", 20)
+    monkeypatch.setattr(device_out, "MAX_DEVICE_ELEMENTS", 20)
     x = np.arange(60, dtype=np.float32).reshape(3, 4, 5)
     double = sm.jit(lambda x: x * 2)
     for part in (x.T, x[::-1, 1:3], x[..., 2], x[::2, ::-3, ::4]):

@@ -2,7 +2,7 @@
 
 The recording is the CPU's: a call's arrays are described by their dtypes and shapes, and no element
 is read. The results stay on the device, and nothing waits for it; a position out of bounds is an
-error of a later call, or of the next read. Calls that repeat are answered by `device_repeats`.
+error of a later call, or of the next read. Calls that repeat are answered by `KnownCalls`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall
 from smelt.frontends.array.convert import is_foreign_array, is_on_gpu
 from smelt.frontends.array.device_array import DeviceArray, Place, buffer_of, place_of
-from smelt.frontends.array.device_layout import contiguous, is_readable
 from smelt.frontends.array.device_out import (
+    contiguous,
+    is_readable,
     overwritable_arguments,
     overwriting_trace_of,
     run_into,
     targets_of,
 )
-from smelt.frontends.array.device_recording import Recording, compile_trace
-from smelt.frontends.array.device_repeats import KnownCalls, give_away
+from smelt.frontends.array.device_recording import KnownCalls, Recording, compile_trace, give_away
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.results import match_parameters, pack
 from smelt.frontends.array.trace import Argument, Result, Trace, record_call

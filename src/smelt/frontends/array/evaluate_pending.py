@@ -33,10 +33,9 @@ from smelt.frontends.array.engine import (
     reporting,
 )
 from smelt.frontends.array.generalize import GeneralizedProgram, generalize
-from smelt.frontends.array.loops import Loop, find_loop, values_before
 from smelt.frontends.array.program import Program, operands_first
 from smelt.frontends.array.program_cache import PlannedProgram, find, program_key, remember
-from smelt.frontends.array.structure import end_epochs
+from smelt.frontends.array.structure import Loop, end_epochs, find_loop, values_before
 from smelt.frontends.array.tiers import by_numpy
 from smelt.frontends.array.value import (
     STATE,

@@ -26,7 +26,6 @@ import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
 from smelt.frontends.array.at_once import Payer, Sighting, compute, in_recycled, pay, view_of
-from smelt.frontends.array.loops import Loop
 from smelt.frontends.array.memory import (
     Buffer,
     copy_in_order,
@@ -41,6 +40,7 @@ from smelt.frontends.array.structure import (
     STRUCTURES,
     Epoch,
     Epochs,
+    Loop,
     applied,
     end_epochs,
     structure_of,

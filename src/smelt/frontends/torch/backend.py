@@ -47,7 +47,7 @@ from smelt.errors import (
 )
 from smelt.frontends.torch import hoist_backward
 from smelt.frontends.torch.complex_operators import cancel_views
-from smelt.frontends.torch.decompositions import keep_native_backward
+from smelt.frontends.torch.decompositions import decompose_flex_attention, keep_native_backward
 from smelt.frontends.torch.fake_facts import (
     Budget,
     GraphFacts,
@@ -55,7 +55,6 @@ from smelt.frontends.torch.fake_facts import (
     graph_facts,
     restore_argument_views,
 )
-from smelt.frontends.torch.flex_attention import decompose_flex_attention
 from smelt.frontends.torch.in_place import accumulate_in_place, join_nested_updates
 from smelt.frontends.torch.layout import USER_RESULTS, is_fixed, materialize
 from smelt.frontends.torch.lower import Lowering

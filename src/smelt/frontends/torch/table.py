@@ -25,7 +25,7 @@ from smelt.frontends.torch import (
     rows_window,
 )
 from smelt.frontends.torch.decompositions import DECOMPOSITIONS
-from smelt.frontends.torch.eager_strides import ORDERED_LIKE, ordered, undecomposed
+from smelt.frontends.torch.layout import ORDERED_LIKE, ordered, undecomposed
 from smelt.frontends.torch.refusals import is_refused
 from smelt.frontends.torch.row import Row
 

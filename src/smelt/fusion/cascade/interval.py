@@ -22,7 +22,7 @@ import numpy as np
 from smelt.fusion.cascade.term import Term, Terms, cone
 from smelt.kernel.ir import IndexValue, Load
 from smelt.ops.scalar import SCALARS
-from smelt.ops.truth_tables import Implicant, prime_implicants, sign_table
+from smelt.ops.symbolic import Implicant, prime_implicants, sign_table
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_, i64
