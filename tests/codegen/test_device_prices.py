@@ -10,10 +10,6 @@ import pytest
 import smelt as sm
 
 TOLERANCE = 0.15
-SLOWER = 0.3
-"""The same for causal attention with 64 positions of a head: half of its time are exponentials.
-
-The programs keep rows without a visible key apart, by comparisons that FlashAttention lacks."""
 
 
 class Published(NamedTuple):
@@ -25,7 +21,6 @@ class Published(NamedTuple):
     work: float
     least: float
     most: float
-    slower: float = TOLERANCE
 
 
 def product(target: str, m: int, k: int, n: int, least: float, most: float) -> Published:
@@ -51,7 +46,6 @@ def attention(
         work,
         least,
         most,
-        SLOWER if causal else TOLERANCE,
     )
 
 
@@ -102,4 +96,4 @@ def test_predicted_rates_are_near_published_ones(name: str):
         report = sm.explain(figure.function, *map(sm.spec, figure.specs), target=figure.target)
     assert report.data.total.predicted_ns is not None
     rate = figure.work / report.data.total.predicted_ns
-    assert (1 - figure.slower) * figure.least <= rate <= (1 + TOLERANCE) * figure.most
+    assert (1 - TOLERANCE) * figure.least <= rate <= (1 + TOLERANCE) * figure.most

@@ -118,6 +118,25 @@ def test_an_operand_is_packed_where_its_neighbours_are_steps_of_a_loop(load, is_
     assert [p.shape for k in copies for p in k.outputs] == [product.inputs[-1].shape] * is_packed
 
 
+@pytest.mark.parametrize(
+    ("load", "dtype", "rows", "is_packed"),
+    [
+        ("k,n", "i8", 4096, True),
+        ("n,k", "i8", 4096, False),
+        ("k,n", "i8", 16, False),
+        ("k,n", "bf16", 4096, False),
+    ],
+)
+def test_bytes_are_packed_along_the_sum_where_many_tiles_read_them(load, dtype, rows, is_packed):
+    kernel = parse(
+        f"kernel k(x: {dtype}[m,k], w: {dtype}[{load}]) -> y: f32[m,n]\n  grid m, n\n"
+        f"  y[m,n] = f32(dot(x[m,k], w[{load}] over k as {'i32' if dtype == 'i8' else 'f32'}))"
+    )
+    sizes = {"m": rows, "k": 4096, "n": 4096}
+    *copies, _ = candidates(kernel, sizes, rates("sm_90"), EXACT)
+    assert len(copies) == is_packed
+
+
 def test_operands_without_vectors_take_longer():
     """Weights with taps last are loaded element by element, those with columns last in vectors."""
     head = "kernel k(x: bf16[n + 2,256], w: bf16[{}]) -> y: bf16[n,o]\n"

@@ -11,9 +11,11 @@ from tests.kernel.goldens import GOLDENS
 from tests.kernel.references import REFERENCES, extra_sizes
 
 from smelt.codegen.triton.schedule import Policy
+from smelt.codegen.triton.shared_divisors import share_divisors
 from smelt.codegen.triton.source import triton_source
 from smelt.kernel.interp import run
 from smelt.kernel.text import parse
+from smelt.kernel.text import text as kernel_text
 from smelt.ops.hardware import HARDWARE
 from smelt.ops.scalar import SCALARS
 
@@ -193,6 +195,36 @@ def test_hardware_forms_keep_special_values(op):
     x = np.array([0.0, np.inf, np.nan], np.float32)
     (y,) = launch(triton_source(kernel, policy=FAST), [x])
     np.testing.assert_array_equal(y, run(kernel, [x])["y"])
+
+
+@pytest.mark.parametrize("op", ["exp_moved", "exp2_moved"])
+def test_sums_are_moved_between_powers_as_by_their_row(op):
+    """Also where a maximum is none, infinite, NaN or far; where nothing moves the factor is 1."""
+    kernel = parse(
+        f"kernel f(x: f32[n], y: f32[n]) -> z: f32[n]\n  grid n/256\n  z[n] = {op}(x[n], y[n])"
+    )
+    inf, nan = np.inf, np.nan
+    x = np.array([-inf, 0, 5, inf, nan, 1, 1e6, 1e6, 3, -inf, 2e5], np.float32)
+    y = np.array([0, 0, 5, inf, 1, nan, 1e6, 1e6 + 1, inf, -inf, -3], np.float32)
+    (z,) = launch(triton_source(kernel, policy=FAST), [x, y])
+    wanted = run(kernel, [x, y])["z"]
+    np.testing.assert_allclose(z, wanted, 1e-5)
+    assert (z[1:3] == 1).all()
+
+
+def test_rows_share_the_reciprocal_of_their_divisor():
+    kernel = parse("""
+kernel f(x: f32[r,c]) -> y: f32[r,c]
+  grid r
+  v0 = x[r,c]
+  v1 = sum(v0 over c)
+  y[r,c] = v0 / v1 + v1 / 3 + v1 / v0
+""")
+    shared = share_divisors(kernel)
+    assert "v0 * (1 / v1) + v1 / 3 + v1 / v0" in kernel_text(shared)
+    x = np.random.default_rng(0).random((5, 33), np.float32)
+    a, b = (run(k, [x])["y"] for k in (kernel, shared))
+    np.testing.assert_allclose(a, b, 2e-6)
 
 
 @pytest.mark.parametrize("products", ["exact", "split", "narrow"])

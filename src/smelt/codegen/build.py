@@ -13,7 +13,7 @@ from smelt.codegen.llvm.loopir.items import Dot, Phase
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.module import Artifact, emit, sizes_in_code, variants_of
 from smelt.codegen.llvm.optimize import assembly, object_code
-from smelt.codegen.llvm.panels import prepackable_panels
+from smelt.codegen.llvm.prepacked import prepackable_panels
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.contract import plan_contractions
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots

@@ -28,6 +28,9 @@ from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import Unit, Units
 from smelt.machine.target import Kind, Level
+from smelt.ops.combine import EXTREMES
+from smelt.ops.cost import MOVE_COST
+from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, bf16, f32
 
 UNPRINTED_NS = 1e9
@@ -215,9 +218,10 @@ def _step_ns(model: DeviceModel, unit: Unit) -> float:
     are polynomials.
     """
     traced, gpu = unit.trace, model.gpu
+    extreme = SCALARS[traced.combine].cost - MOVE_COST if traced.combine in EXTREMES else 0.0
     types = [model.units.values[e.producer].type.dtype for e in unit.edges]
     widest = max((unit.node.type.dtype, *types), key=lambda t: (t.itemsize, t.is_float))
-    cost, specials = traced.cost - STEP_COST * traced.dots, 0.0
+    cost, specials = traced.cost - STEP_COST * traced.dots - extreme, 0.0
     if widest.is_float and widest.itemsize <= f32.itemsize:
         cost, specials = cost - traced.special_cost, traced.specials * gpu.special_ns
     if not traced.dots:

@@ -131,6 +131,11 @@ class Search(State):
                 self, self.decisions, MAX_SLOWER if self.recomputes else 1.0
             )
             changed = [c for c in changed if c in self.clusters]
+        if self.model.prices_schedules:
+            self.compare_by_time()
+            self.costly_copies.clear()
+            self.costly_pairs.clear()
+            changed = [*self.clusters]
         if changed:
             self.reach = Reach({c: self.successors(c) for c in self.clusters})
             self.gain_cache.reset()
@@ -139,12 +144,6 @@ class Search(State):
         self._join(
             self.gain_cache.invalidate_changed()
         )  # evaluate again: the cached bounds are estimates
-        if self.model.prices_schedules:
-            self.compare_by_time()
-            self.gain_cache.reset()
-            self.costly_copies.clear()
-            self.costly_pairs.clear()
-            self._join(self.clusters)
         self._record_streams()
         self._record_refusals()
 

@@ -130,7 +130,7 @@ def exp_far(m: Machine[V], fit: Fit, y: V) -> V:
     return m.select(usual, m.const(d, 0.0), y)
 
 
-def _nearest_power(m: Machine[V], fit: Fit, y: V, per: float) -> V:
+def nearest_power(m: Machine[V], fit: Fit, y: V, per: float) -> V:
     """Round y · per to an integer; 0 where y is beyond `over_limit`."""
     near = m.select(_is_near(m, fit, y), y, m.const(fit.dtype, 0.0))
     return m.rint_small(m.mul(near, m.const(fit.dtype, per)))
@@ -141,12 +141,12 @@ def exp_whole(m: Machine[V], fit: Fit, y: V) -> V:
 
     It is 0 where `exp_far` is not 0.
     """
-    return m.convert(_nearest_power(m, fit, y, fit.log2_e[0]), fit.dtype, i32)
+    return m.convert(nearest_power(m, fit, y, fit.log2_e[0]), fit.dtype, i32)
 
 
 def exp2_whole(m: Machine[V], fit: Fit, y: V) -> V:
     """Return the integer nearest y as an int32; 0 where `exp_far` is not 0."""
-    return m.convert(_nearest_power(m, fit, y, 1.0), fit.dtype, i32)
+    return m.convert(nearest_power(m, fit, y, 1.0), fit.dtype, i32)
 
 
 def exp_over(m: Machine[V], fit: Fit, x: V, n: V) -> V:
@@ -236,14 +236,14 @@ def exp_moved(m: Machine[V], fit: Fit, y: V, z: V) -> V:
     It is 2^(n(y) - n(z)) e^(far(y) - far(z)), with n of `exp_whole` and far of `exp_far`.
     """
     exponent = m.sub(
-        _nearest_power(m, fit, y, fit.log2_e[0]), _nearest_power(m, fit, z, fit.log2_e[0])
+        nearest_power(m, fit, y, fit.log2_e[0]), nearest_power(m, fit, z, fit.log2_e[0])
     )
     return _rescale(m, fit, y, z, exponent, _split_exp)
 
 
 def exp2_moved(m: Machine[V], fit: Fit, y: V, z: V) -> V:
     """Return the factor of `exp_moved` for sums of powers of 2."""
-    exponent = m.sub(_nearest_power(m, fit, y, 1.0), _nearest_power(m, fit, z, 1.0))
+    exponent = m.sub(nearest_power(m, fit, y, 1.0), nearest_power(m, fit, z, 1.0))
     return _rescale(m, fit, y, z, exponent, _split_exp2)
 
 

@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol, TypeVar
 
+from smelt.ops.approximate import exp_far, nearest_power
+from smelt.ops.coefficients import FITS
 from smelt.ops.machine import Machine
 from smelt.ops.spec import Lower
 from smelt.types.dtype import DType, f32, i32
@@ -28,24 +30,38 @@ class Hardware(Machine[V], Protocol[V]):
 
 
 M = Hardware[Any]
-_HIGH = float(f32.numpy.type(math.log2(math.e)))
-_LOW = float(f32.numpy.type(math.log2(math.e) - _HIGH))
+_LOG2_E = float(f32.numpy.type(math.log2(math.e)))
 
 
 def _exp(m: M, d: DType, x: V) -> V:
     """Return 2^(x log2 e); the rounding of the product adds |x| u."""
-    return m.approximate("exp2", m.mul(x, m.const(d, _HIGH)))
+    return m.approximate("exp2", m.mul(x, m.const(d, _LOG2_E)))
 
 
 def _exp_over(m: M, d: DType, x: V, n: V) -> V:
-    """Return e^x / 2^n; the rounding of the exponent adds about |exponent| u."""
-    whole = m.convert(n, i32, d)
-    high = m.fma(x, m.const(d, _HIGH), m.neg(whole))
-    return m.approximate("exp2", m.fma(x, m.const(d, _LOW), high))
+    """Return e^x / 2^n; the rounding of the exponent adds about |exponent| u.
+
+    So does that of log2 e for |x| u / 4. It is the same power of e^x for all terms of a sum and for
+    its divisor: of their quotients it is |y| u / 4, y the distance of x from the largest one.
+    """
+    return m.approximate("exp2", m.fma(x, m.const(d, _LOG2_E), m.neg(m.convert(n, i32, d))))
 
 
-def _exp2_over(m: M, d: DType, x: V, n: V) -> V:
-    return m.approximate("exp2", m.sub(x, m.convert(n, i32, d)))
+def _moved(per: float) -> Lower:
+    """Return the formula of `exp_moved`, or of `exp2_moved`: `per` times x is an exponent of 2.
+
+    The factor is 1 where nothing moves, because the instruction's value at 0 is 1.
+    """
+
+    def factor(m: M, d: DType, y: V, z: V) -> V:
+        zero, fit = m.const(d, 0.0), FITS[d.name]
+        powers = m.sub(*(nearest_power(m, fit, v, per) for v in (y, z)))
+        far = [exp_far(m, fit, v) for v in (y, z)]
+        distance = m.select(m.compare("eq", *far), zero, m.sub(*far))
+        power = m.approximate("exp2", m.fma(distance, m.const(d, per), powers))
+        return m.select(m.compare("eq", y, m.const(d, -math.inf)), zero, power)
+
+    return factor
 
 
 def _log(m: M, d: DType, x: V) -> V:
@@ -55,7 +71,7 @@ def _log(m: M, d: DType, x: V) -> V:
 
 def _sigmoid(m: M, d: DType, x: V) -> V:
     """Return 1 / (1 + 2^(-x log2 e)); the product adds |x| u."""
-    power = m.approximate("exp2", m.mul(x, m.const(d, -_HIGH)))
+    power = m.approximate("exp2", m.mul(x, m.const(d, -_LOG2_E)))
     return m.approximate("div", m.const(d, 1.0), m.add(m.const(d, 1.0), power))
 
 
@@ -63,7 +79,9 @@ HARDWARE: Mapping[str, Lower] = {
     "exp": _exp,
     "exp2": lambda m, d, x: m.approximate("exp2", x),
     "exp_over": _exp_over,
-    "exp2_over": _exp2_over,
+    "exp2_over": lambda m, d, x, n: m.approximate("exp2", m.sub(x, m.convert(n, i32, d))),
+    "exp_moved": _moved(_LOG2_E),
+    "exp2_moved": _moved(1.0),
     "log": _log,
     "log2": lambda m, d, x: m.approximate("log2", x),
     "sigmoid": _sigmoid,

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.codegen.llvm.guard_pages import run_guarded
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm import folding
+from smelt.codegen.llvm import nest_loops, vector_loops
 from smelt.codegen.llvm.loopir.items import Access, Item, Load, apply
-from smelt.codegen.llvm.loops import unroll_and_jam, unroll_factor
+from smelt.codegen.llvm.loops import unroll_factor
 from smelt.machine.blocks import BLOCK, rows_per_task
+from smelt.machine.target import Isa
 from smelt.runtime import code
 from smelt.types.dtype import f32
 from smelt.types.expr import add, evaluate, floordiv, mul, size
@@ -105,7 +108,7 @@ def test_jammed_rows_give_the_bits_of_single_rows(
         ]
 
     monkeypatch.setattr(
-        folding, "adds_pairs_first", lambda _: False
+        nest_loops, "adds_pairs_first", lambda _: False
     )  # which row rows are added to first
     for shape in ((2, 16), (14, 5), (16, 70), (18, 33), (4100, 21)):
         x = (_columns(*shape) * 9).astype(dtype)
@@ -113,9 +116,31 @@ def test_jammed_rows_give_the_bits_of_single_rows(
             x[shape[0] // 2, 1] = np.nan
         together = bits(x)
         with monkeypatch.context() as patch:
-            patch.setattr(unroll_and_jam, "can_jam", lambda _: False)
+            patch.setattr(vector_loops, "jammed_rows", lambda _: 0)
             assert bits(x) == together
     code.forget()
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "i8", "bool"])
+def test_states_in_arrays_are_exact_on_every_instruction_set(isa: Isa, dtype: str) -> None:
+    """Nothing behind the arrays is touched: no rows, few rows, and those that are left."""
+    names = ["any", "argmin"] if dtype == "bool" else ["sum", "max", "argmax"]
+    rows = "".join(f" {n} = reduce.{n}(x) {{axes=(1,)}}\n" for n in names)
+    rows += f" both = reduce.{names[0]}(x) {{axes=(0, 2)}}\n"
+    text = f"graph f(x: {dtype}[k,m,n]) {{\n{rows} return {', '.join(names)}, both\n}}"
+    kernel = fuse(text, isa, k=2, m=40, n=20)
+    kind = {"f32": "f4", "f64": "f8", "f16": "f2", "i8": "i1", "bool": "?"}[dtype]
+    for shape in ((2, 1, 1), (1, 13, 5), (2, 37, 19)):
+        rng = np.random.default_rng(shape[2])
+        x = rng.integers(-3, 4, shape).astype(kind)
+        if dtype.startswith("f"):
+            for special in (np.nan, np.inf, -np.inf):
+                x[rng.random(shape) < 0.01] = special
+        for got, want in zip(
+            run_guarded(kernel, [x], at_end=True), kernel.expected(x), strict=True
+        ):
+            np.testing.assert_array_equal(got, want)
 
 
 def test_only_plain_column_reductions_are_unrolled_and_jammed() -> None:

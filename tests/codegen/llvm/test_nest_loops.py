@@ -10,6 +10,7 @@ from tests.codegen.llvm.single_kernel import RUNNABLE
 
 from smelt.codegen.build import build
 from smelt.codegen.llvm import function, nest, vector_loops
+from smelt.codegen.llvm.nest_loops import run_as_loops
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.vector_loops import why_not_nest
@@ -64,7 +65,9 @@ def test_the_bits_are_those_of_nests(
     kernel = kernel_of(name)
     new = compiled(kernel, isa, streaming=streaming)
     with monkeypatch.context() as patch:
-        patch.setattr(nest, "run_as_loops", lambda *_: False)
+        patch.setattr(
+            nest, "run_as_loops", lambda env, n, scope: n.has_states and run_as_loops(env, n, scope)
+        )
         patch.setattr(function, "can_pipeline_store", lambda _: False)
         old = compiled(kernel, isa, streaming=streaming)
     rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_implicit_gemm_nhwc import plain
 
 from smelt import lower
-from smelt.codegen.llvm.panels import prepackable_panels
+from smelt.codegen.llvm.prepacked import prepackable_panels
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.conv_nhwc import TASK_CHANNELS, NhwcConvPlan, contiguous_filters

@@ -9,8 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from smelt.codegen.llvm.products.layout_transpose import channel_planes, pixel_rows
-from smelt.codegen.llvm.products.pack_filters import pair_rows, panel_rows, run_tile
+from smelt.codegen.llvm.products.move_elements import (
+    channel_planes,
+    pair_rows,
+    panel_rows,
+    pixel_rows,
+    run_tile,
+)
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH
 from smelt.loop.interpret import run
 from smelt.loop.ir import Func, Module

@@ -16,9 +16,9 @@ from tests.codegen.llvm.variants import forced
 
 from smelt.codegen.build import build, code_variants, panels, select_variant
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.nests.register_tile import register_tile
+from smelt.codegen.llvm.nests.product_plan import register_tile
 from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.products.first_use import UNROLL
+from smelt.codegen.llvm.products.fused_gemm_packing import UNROLL
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.compiler import driver

@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     ),
     "s is folded by a loop around the vectors": (
         HEAD + "each i in 0 .. n with s = sum 0.0\n    each j in 0 .. n\n      s <- x[j]",
-        lambda f: vectorize(f, "j", 4, "mask"),
+        lambda f: vectorize(f, "j", 4, "scalar"),
     ),
     "positions of the best element": (
         HEAD + "each i in 0 .. n with b @ p = argmax 0.0 from 0\n    b <- x[i] @ i",

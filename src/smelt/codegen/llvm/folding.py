@@ -1,24 +1,18 @@
-"""Emit reductions and scans inside a nest.
+"""Emit reductions in registers, and scans, inside a nest.
 
-A reduction whose result axes are all outside of its reduced axes accumulates in registers and is
-finished when those loops close.  Otherwise (columns walked row by row) its accumulators are scratch
-arrays over the result axes, initialised before the nest and read after it.
+A reduction whose result axes are all outside of its reduced axes is finished when those loops
+close.  Others (columns walked row by row) are printed from loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, store_vector
-from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.indexing import splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
     ArgAccumulator,
     add_halves,
-    add_row_pairs,
-    adds_pairs_first,
     first_lanes,
     reduce_lanes,
     replace_first_lanes,
@@ -34,7 +28,6 @@ from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.scratch.scratch import load_kept, store_kept
 from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, scan_state_axes
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType
 
 Value = ir.Value
 
@@ -58,18 +51,12 @@ class ReductionEmitter:
         order = self.env.nest.order
         return max((order.index(a) + 1 for a in reduction.axes if a in order), default=0)
 
-    def _in_registers(self, reduction: Reduction) -> bool:
-        return self.env.nest.in_registers(reduction)
-
     # ---- around the nest -------------------------------------------------------------------------
 
     def before(self, nest: Nest) -> None:
-        """Initialise the scratch accumulators of reductions that cross loops."""
-        for reduction in nest.reductions:
-            if not self._in_registers(reduction):
-                self._initialise_scratch(reduction)
-            elif not nest.order:
-                self._start(reduction)
+        """Start the reductions of a nest without loops."""
+        for reduction in nest.reductions if not nest.order else ():
+            self._start(reduction)
 
     def after(self, nest: Nest) -> None:
         """Finish reductions of a nest without loops; others end when their loops close."""
@@ -77,44 +64,18 @@ class ReductionEmitter:
             for reduction in nest.reductions:
                 self._finish(reduction, self.env.top)
 
-    def _initialise_scratch(self, reduction: Reduction) -> None:
-        """Initialise the accumulators of this task's positions of the outermost axis.
-
-        There may be room for many more.
-        """
-        env, acc = self.env, self.env.storage.accumulator_of(reduction)
-        outer, *inner = env.s.materialised[reduction]
-        if inner:
-            count = self.b.sub(env.ranges[outer][1], env.start(reduction, outer))
-        else:
-            count = env.frame.index(env.storage.extent(reduction, outer))
-        for a in inner:
-            count = self.b.mul(count, env.frame.index(env.storage.extent(reduction, a)))
-        m = LLVMMachine(self.b, env.s.lanes, env.frame.target)
-        for part, (dtype, value) in enumerate(zip(acc.parts, acc.start(m), strict=True)):
-            put = self._vector_store(m, env.storage.at[reduction, part], dtype.compute, value)
-            env.loop(number(0), count, env.s.lanes, put)
-
-    def _vector_store(
-        self, m: LLVMMachine, base: Value, dtype: DType, value: Value
-    ) -> Callable[[Value], None]:
-        """Return a function that stores a constant vector at a position."""
-        return lambda position: store_vector(
-            m, element_address(self.b, base, position, dtype), value, dtype, None
-        )
-
     # ---- around loops ----------------------------------------------------------------------------
 
     def open(self, depth: int) -> None:
         """Before the loop at `depth`: start the reductions whose outermost loop it is."""
         for reduction in self.env.nest.reductions:
-            if self._in_registers(reduction) and self._opens_at(reduction) == depth:
+            if self._opens_at(reduction) == depth:
                 self._start(reduction)
 
     def close(self, scope: Scope, depth: int) -> None:
         """After that loop: finish them."""
         for reduction in self.env.nest.reductions:
-            if self._in_registers(reduction) and self._opens_at(reduction) == depth:
+            if self._opens_at(reduction) == depth:
                 self._finish(reduction, scope)
 
     def tail_lanes(self) -> int:
@@ -160,7 +121,7 @@ class ReductionEmitter:
             or nest.vector not in reduction.over
         ):
             return False
-        if not self._in_registers(reduction) or is_fully_unrolled(self.env.s, nest):
+        if is_fully_unrolled(self.env.s, nest):
             return False
         return nest.vector is not None and coefficient(reduction.positions, nest.vector) == 1
 
@@ -268,17 +229,13 @@ class ReductionEmitter:
             return
         env, acc = self.env, self.env.storage.accumulator_of(reduction)
         vector = scope.lanes is not None
-        in_registers = self._in_registers(reduction)
-        if vector and in_registers and scope.lanes is not None:
+        if vector and scope.lanes is not None:
             vector = scope.lanes.axis in reduction.over
         m = env.machine(scope, vector)
         if reduction in self.thresholds:
             self._step_with_threshold(reduction, scope)
             return
         element, position = self._element(reduction, scope, m)
-        if not in_registers:
-            self._step_in_scratch(reduction, m, [(scope, element, position)])
-            return
         mask = scope.lanes.mask if scope.lanes is not None and vector else None
         addresses, lanes = self.registers[reduction], self._state_lanes(reduction, m.lanes or 1)
         if lanes != (m.lanes or 1):
@@ -330,15 +287,6 @@ class ReductionEmitter:
             for address, value in zip(addresses, [*state, bar], strict=True):
                 b.store(value, address)
 
-    def step_rows(self, reduction: Reduction, scopes: list[Scope]) -> None:
-        """Accumulate one more element of each row, in order, into states in scratch."""
-        m = self.env.machine(scopes[0], True)
-        elements = [(s, *self._element(reduction, s, m)) for s in scopes]
-        if self.env.nest.pairs and adds_pairs_first(reduction):
-            added = add_row_pairs(m, [element for _, element, _ in elements])
-            elements = [(scopes[0], element, elements[0][2]) for element in added]
-        self._step_in_scratch(reduction, m, elements)
-
     def _element(
         self, reduction: Reduction, scope: Scope, m: LLVMMachine
     ) -> tuple[Value, Value | None]:
@@ -350,24 +298,6 @@ class ReductionEmitter:
             if m.lanes is not None:
                 position = splat(self.b, position, m.lanes)
         return element, position
-
-    def _step_in_scratch(
-        self,
-        reduction: Reduction,
-        m: LLVMMachine,
-        elements: list[tuple[Scope, Value, Value | None]],
-    ) -> None:
-        """Load a state from scratch, accumulate elements, and store it."""
-        env, acc = self.env, self.env.storage.accumulator_of(reduction)
-        axes, scope = env.s.materialised[reduction], elements[0][0]
-        state = [
-            splat_to(self.b, load_kept(env, (reduction, k), axes, scope), m.lanes)
-            for k in range(len(acc.parts))
-        ]
-        for _, element, position in elements:
-            state = acc.step(m, state, element, position)
-        for k, value in enumerate(state):
-            store_kept(env, (reduction, k), axes, value, scope)
 
     def finished(self, reduction: Reduction, scope: Scope) -> Value:
         """Return the result of a reduction whose states are in scratch."""

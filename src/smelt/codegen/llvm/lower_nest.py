@@ -7,8 +7,13 @@
                                             q[i] = s
 
 What a nest computes at each depth is a Let if something reads it twice or further in, and else part
-of the value that reads it.  A nest whose accumulators vary inside of the reduced loops is written
-with these loops innermost: which loop is which is a pass' business.
+of the value that reads it.  Reductions whose accumulators vary inside of the reduced loops have
+them in arrays (`start_states`), and combine each element with what is there:
+
+    nest n0, n1: q = sum(x*x over n0)     each i in 0 .. n0
+                                            each j in 0 .. n1
+                                              v = x[i*n1 + j]
+                                              q[j] add = f64(v*v)
 """
 
 from __future__ import annotations
@@ -16,13 +21,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from smelt.codegen.llvm.instructions.reductions import CompensatedSum, PlainAccumulator
+from smelt.codegen.llvm.instructions.reductions import (
+    ArgAccumulator,
+    CompensatedSum,
+    PlainAccumulator,
+)
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import (
     Access,
     Item,
-    StateUpdate,
-    StoreItem,
     StreamState,
 )
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
@@ -30,6 +37,7 @@ from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.schedule.build_nests import scan_axes
 from smelt.loop import ir as loop
+from smelt.loop.steps import better, exact, two_sum
 from smelt.ops.combine import BOTH, COMBINES, EXTREMES
 from smelt.types.dtype import DType, f64, i64
 from smelt.types.expr import (
@@ -43,6 +51,7 @@ from smelt.types.expr import (
     mul,
     nonnegative,
     positive,
+    product,
     size,
     sub,
 )
@@ -65,7 +74,8 @@ class Lowering:
         self.vars: Mapping[str, str] = {}
         """Variables of loops around the nests, by axis."""
         self.ranges: Mapping[str, tuple[Index, Index]] = {}
-        self.arrays: dict[Key, tuple[str, tuple[str, ...]]] = {}
+        self.arrays: dict[Key, tuple[Sequence[str], tuple[str, ...]]] = {}
+        """Arrays in scratch memory, one for each part of a state, and their axes."""
         self.lanes: dict[str, int] = {}
         """Lanes that some loops take at once, by their variable."""
         self.loops: dict[str, str] = {}
@@ -114,9 +124,27 @@ class Lowering:
         """Return the extent of an array in scratch memory along an axis."""
         return self.index(self.storage.extent(owner, a))
 
-    def kept(self, item: Item, element: loop.Place) -> loop.Value:
-        """Return a value that an array in scratch memory holds."""
-        return loop.Load(element)
+    def states(self, reduction: Item) -> Index:
+        """Return how many states of a reduction a task starts: there may be room for more."""
+        outer, *inner = self.arrays[reduction][1]
+        extents = [self.extent(reduction, a) for a in (outer, *inner)]
+        if inner and outer in self.ranges:
+            extents[0] = sub(self.ranges[outer][1], self.start(reduction, outer))
+        return product(extents)
+
+    def kept(self, item: Item, parts: Sequence[loop.Value]) -> loop.Value:
+        """Return a value that an array in scratch memory holds, or a state there."""
+        if not self.storage.holds_states(item):
+            return parts[0]
+        match self.storage.accumulator_of(item):
+            case CompensatedSum():
+                return exact(*parts)
+            case ArgAccumulator(place=place, farthest=farthest):
+                is_start = loop.Apply("eq", (parts[1], loop.Const(farthest, place)))
+                at = loop.Apply("select", (is_start, loop.Const(0, place), parts[1]))
+                return loop.cast(at, i64)
+            case acc:
+                return _as(parts[0], acc.parts[0], item.dtype)
 
     def index(self, e: Index) -> Index:
         """Return an index expression of the kernel, over the names of the function."""
@@ -138,19 +166,31 @@ class Lowering:
 
 
 def lower_nest(lowering: Lowering, nest: Nest) -> Body:
-    """Return the statements of a nest: apart for sums that cross loops."""
+    """Return the statements of a nest; `start_states` go before."""
     scanned = scan_axes(nest)
-    if scanned:
-        order = sorted(nest.order, key=lambda a: a in scanned)
-        return _Loops(lowering, nest, tuple(order), ()).run()
-    crossing = [r for r in nest.reductions if not nest.in_registers(r)]
-    body = list(_Loops(lowering, nest, nest.order, crossing).run())
-    groups = dict.fromkeys(frozenset(a for a in nest.order if a not in r.axes) for r in crossing)
-    for over in groups:
-        order = (*(a for a in nest.order if a not in over), *(a for a in nest.order if a in over))
-        others = [r for r in nest.reductions if not (r in crossing and _ended(r, nest) == over)]
-        body += _Loops(lowering, nest, order, others, alone=True).run()
-    return tuple(body)
+    return _Loops(lowering, nest, tuple(sorted(nest.order, key=lambda a: a in scanned))).run()
+
+
+def start_states(lowering: Lowering, nest: Nest) -> tuple[loop.For, ...]:
+    """Return loops that start the states of a nest's reductions, of this task's positions."""
+    return tuple(
+        loop.For("each", var, 0, count, (loop.Store(loop.Place(name, axis(var, count)), start),))
+        for r in nest.reductions
+        if not nest.in_registers(r)
+        for name, start in zip(lowering.arrays[r][0], _starts(lowering, r), strict=True)
+        for var, count in ((lowering.fresh("k"), lowering.states(r)),)
+    )
+
+
+def _starts(lowering: Lowering, reduction: ssa.Reduction) -> tuple[loop.Const, ...]:
+    """Return the parts of a state before any element."""
+    match lowering.storage.accumulator_of(reduction):
+        case CompensatedSum():
+            return loop.Const(0.0, f64), loop.Const(0.0, f64)
+        case ArgAccumulator(source=source, place=place, farthest=farthest):
+            return loop.identity(reduction.row.name, source), loop.Const(farthest, place)
+        case acc:
+            return (loop.identity(reduction.row.name, acc.parts[0]),)
 
 
 def _applied(op: str, args: tuple[loop.Value, ...]) -> loop.Value:
@@ -164,35 +204,22 @@ def _applied(op: str, args: tuple[loop.Value, ...]) -> loop.Value:
     return loop.Apply(op, args) if e is None or may_wrap(e) else result
 
 
+def _as(value: loop.Value, source: DType, dtype: DType) -> loop.Value:
+    return value if source == dtype else loop.cast(value, dtype)
+
+
 def _read(name: str, dtype: DType) -> loop.Value:
     return loop.position(loop.number(name)) if dtype == i64 else loop.Ref(name)
 
 
-def _ended(reduction: ssa.Reduction, nest: Nest) -> frozenset[str]:
-    return frozenset(a for a in nest.order if a not in reduction.axes)
-
-
 class _Loops:
-    """Loops in one order, with some of the reductions of a nest.
+    """The loops of a nest, in an order."""
 
-    `alone`: they do nothing else that the nest does.
-    """
-
-    def __init__(
-        self,
-        lowering: Lowering,
-        nest: Nest,
-        order: tuple[str, ...],
-        left: Sequence[Item],
-        *,
-        alone: bool = False,
-    ) -> None:
+    def __init__(self, lowering: Lowering, nest: Nest, order: tuple[str, ...]) -> None:
         self.lowering, self.nest, self.order, self.s = lowering, nest, order, lowering.s
-        self.reductions = [r for r in nest.reductions if r not in left]
-        self.saves = [] if alone else nest.saves
-        self.stores: list[StoreItem] = [] if alone else [*nest.stores]
-        self.updates: list[StateUpdate] = [] if alone else [*nest.state_updates]
-        self.scalars = [] if alone else nest.scalars
+        self.reductions, self.scalars = nest.reductions, nest.scalars
+        self.saves, self.stores, self.updates = nest.saves, nest.stores, nest.state_updates
+        self.in_arrays = [r for r in nest.reductions if not nest.in_registers(r)]
         vanish = not (self.reductions or self.saves or self.stores or self.updates or self.scalars)
         self.vars = {} if vanish else {a: lowering.axis_name(a) for a in order}
         wide = {v: self.s.lanes * nest.unroll for a, v in self.vars.items() if a == nest.vector}
@@ -203,7 +230,7 @@ class _Loops:
         """Operators inside of an item's value; those of bound ones are not."""
         self.running: dict[Item, str] = {}
         """Names of the values of scans, before they are rounded."""
-        stages = () if alone else nest.stages
+        stages = nest.stages
         self.stage_of = {i: k for k, x in reversed([*enumerate(stages)]) for i in x.items}
         self.early = {i for x in stages[:-1] for i in x.saves}
         """What is stored before the last stage, which reads it from there."""
@@ -246,7 +273,7 @@ class _Loops:
         def need(item: Item) -> None:
             if item in items or item in self.lowering.values:
                 return
-            if not self._is_kept(item):
+            if not (self._is_kept(item) or isinstance(item, ssa.WindowRead)):
                 for a in item.args:
                     need(a)
             items[item] = None
@@ -307,7 +334,7 @@ class _Loops:
             if depth == 0:
                 self.lowering.keep(item, register)
             if item in self.early:
-                yield loop.Store(self._element(item), register)
+                yield loop.Store(self._elements(item)[0], register)
             if depth == len(self.order) and not is_index:
                 self.stages += [self.stage_of.get(item, 0)] * (is_bound + (item in self.early))
 
@@ -317,7 +344,7 @@ class _Loops:
         if depth == len(self.order):
             return self._body()
         name = self.order[depth]
-        opened = [r for r in self.reductions if self.depth(r) == depth]
+        opened = [r for r in self.reductions if self.depth(r) == depth and r not in self.in_arrays]
         carry = tuple(self._carry(r) for r in opened)
         low, high = self.lowering.ranges[name]
         scans = [i for i in self.items if isinstance(i, ssa.Scan) and not self._is_kept(i)]
@@ -326,7 +353,8 @@ class _Loops:
         inner = (*self._enter(depth + 1), *self._loops(depth + 1))
         ends = {i: _read(self.running[i], self._scan_type(i)) for i in scans}
         inner += tuple(loop.Next(self.carries[i], end) for i, end in ends.items())
-        kind = "for" if scans else "each"
+        in_order = scans or any(name in r.over for r in self.in_arrays)
+        kind = "for" if in_order else "each"
         walk = loop.For(kind, self.vars[name], low, high, inner, carry=(*starts, *carry))
         body: list[loop.Statement] = [walk]
         for r, c in zip(opened, carry, strict=True):
@@ -371,15 +399,20 @@ class _Loops:
         else:
             result = _read(carry.name, reduction.dtype)
         if reduction in self.lowering.arrays:
-            yield loop.Store(self._element(reduction), result)
+            yield loop.Store(self._elements(reduction)[0], result)
         else:
             self.lowering.keep(reduction, result)
 
     def _body(self) -> Body:
         """Return the statements at the innermost position."""
         saves = (i for i in self.saves if i not in self.early)
-        body: list[loop.Statement] = [loop.Store(self._element(i), self.value(i)) for i in saves]
+        body: list[loop.Statement] = [
+            loop.Store(self._elements(i)[0], self.value(i)) for i in saves
+        ]
         for r in self.reductions:
+            if r in self.in_arrays:
+                body += self._combined(r)
+                continue
             element, position = self.value(r.args[0]), None
             if r.row.positional:
                 position = loop.position(self._index(r.positions))
@@ -402,10 +435,39 @@ class _Loops:
             at = self._index(s.access.offset)
             place = loop.Place(identifier(s.access.buffer), at, mask=where)
             late.append(loop.Store(place, ready(s.value)))
-        late += [loop.Store(self._element(u.state), ready(u.value)) for u in self.updates]
+        late += [loop.Store(self._elements(u.state)[0], ready(u.value)) for u in self.updates]
         for item in self.scalars:
             self.lowering.keep(item, self.value(item))
         return (*body, *lets, *late)
+
+    def _combined(self, reduction: ssa.Reduction) -> Iterator[loop.Statement]:
+        """Combine an element with the state in arrays."""
+        lets: list[loop.Let] = []
+
+        def bound(value: loop.Value, dtype: DType = f64) -> loop.Value:
+            lets.append(loop.Let(name := self.lowering.fresh("t"), value))
+            return _read(name, dtype)
+
+        places, element = self._elements(reduction), self.value(reduction.args[0])
+        new: tuple[loop.Value, ...]
+        match self.lowering.storage.accumulator_of(reduction):
+            case CompensatedSum():
+                element = bound(element)
+                total, error = (bound(loop.Load(p)) for p in places)
+                new = two_sum(element, total, error, bound)
+            case ArgAccumulator(parts=dtypes, in_order=in_order):
+                at = loop.cast(loop.position(self._index(reduction.positions)), dtypes[1])
+                pair, old = (
+                    (bound(value, dtypes[0]), bound(place, dtypes[1]))
+                    for value, place in ((element, at), [*map(loop.Load, places)])
+                )
+                new = better(reduction.row.name, pair, old, in_order=in_order)
+            case acc:
+                element = _as(element, reduction.args[0].dtype, acc.parts[0])
+                yield loop.Store(places[0], element, join=reduction.row.scalar)
+                return
+        yield from lets
+        yield from (loop.Store(p, v) for p, v in zip(places, new, strict=True))
 
     # ---- values --------------------------------------------------------------------------------
 
@@ -424,19 +486,23 @@ class _Loops:
             return axis(self.vars[atom.name], self.lowering.index(atom.extent))
         return self.lowering.leaf(atom)
 
-    def _element(self, owner: Key) -> loop.Place:
-        """Return the current element of an array in scratch memory."""
-        name, axes = self.lowering.arrays[owner]
+    def _elements(self, owner: Key, window: Sequence[tuple[str, Index]] = ()) -> list[loop.Place]:
+        """Return the current element of each array in scratch memory.
+
+        Or the one at other positions along some axes.
+        """
+        names, axes = self.lowering.arrays[owner]
         offset: Index = 0
         for a in axes:
-            at = sub(self._index(axis(a, self.s.phase.axes[a])), self.lowering.start(owner, a))
+            position = dict(window).get(a, axis(a, self.s.phase.axes[a]))
+            at = sub(self._index(position), self.lowering.start(owner, a))
             offset = add(mul(offset, self.lowering.extent(owner, a)), at)
-        return loop.Place(name, offset)
+        return [loop.Place(name, offset) for name in names]
 
     def _make(self, item: Item) -> loop.Value:
         """Return the value of an item whose operands are available."""
         if self._is_kept(item):
-            return self.lowering.kept(item, self._element(item))
+            return self.lowering.kept(item, [*map(loop.Load, self._elements(item))])
         match item:
             case ssa.Const(value=number, dtype=dtype):
                 return loop.position(int(number)) if dtype == i64 else loop.Const(number, dtype)
@@ -444,8 +510,10 @@ class _Loops:
                 return loop.IndexValue(self._index(index), dtype)
             case ssa.Load(access=access):
                 return self._load(access)
+            case ssa.WindowRead(args=(source,), at=at):
+                return self.lowering.kept(source, [*map(loop.Load, self._elements(source, at))])
             case ssa.StateRead(state=state):
-                return loop.Load(self._element(state))
+                return loop.Load(self._elements(state)[0])
             case ssa.BlockEdge(what=what, axis=name):
                 low, high = self.lowering.ranges[name]
                 ends = {"first": low, "last": sub(high, 1), "length": sub(high, low)}
@@ -496,4 +564,4 @@ def identifier(name: str) -> str:
     return name.replace(".", "_")
 
 
-__all__ = ["Body", "Key", "Lowering", "identifier", "lower_nest"]
+__all__ = ["Body", "Key", "Lowering", "identifier", "lower_nest", "start_states"]

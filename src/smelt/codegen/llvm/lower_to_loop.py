@@ -33,7 +33,7 @@ from smelt.codegen.llvm.loopir.items import (
 )
 from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.loops.full_unroll import is_single_block
-from smelt.codegen.llvm.lower_nest import Body, Key, Lowering, identifier, lower_nest
+from smelt.codegen.llvm.lower_nest import Body, Key, Lowering, identifier, lower_nest, start_states
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.schedule.build_nests import scan_axes
 from smelt.codegen.llvm.scratch.workspace import lay_out
@@ -196,10 +196,14 @@ class _PhaseLowering(Lowering):
         statements: list[loop.Statement] = []
         for owner, axes in owners.items():
             stem = owner.name if isinstance(owner, StreamState) else "e"
-            name = self.fresh(identifier(stem))
-            self.arrays[owner] = name, axes
+            parts = self.storage.parts(owner) if isinstance(owner, Item) else (owner.dtype,)
+            names = [self.fresh(identifier(stem)) for _ in parts]
+            self.arrays[owner] = names, axes
             elements = product(self.extent(owner, a) for a in axes)
-            statements.append(loop.Alloc(name, owner.dtype, elements, "task"))
+            statements += (
+                loop.Alloc(name, dtype, elements, "task")
+                for name, dtype in zip(names, parts, strict=True)
+            )
         return tuple(statements)
 
     def extent(self, owner: Key, a: str) -> Index:
@@ -217,7 +221,7 @@ class _PhaseLowering(Lowering):
             inner = segments[at]
             if inner is region:
                 for nest in (n for n in self.s.nests if n.time == at):
-                    body += lower_nest(self, nest)
+                    body += (*start_states(self, nest), *lower_nest(self, nest))
                 at += 1
             elif inner is not None and inner.parent is region:
                 part, at = self._region(inner, at)

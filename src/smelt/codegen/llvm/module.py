@@ -29,8 +29,11 @@ from smelt.codegen.llvm.schedule.contract import (
     small_limits,
 )
 from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items
-from smelt.codegen.llvm.schedule.fused_gemm_variants import few_column_variants, fused_variants
-from smelt.codegen.llvm.schedule.product_cost import contraction_cost
+from smelt.codegen.llvm.schedule.product_cost import (
+    contraction_cost,
+    few_column_variants,
+    fused_variants,
+)
 from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants

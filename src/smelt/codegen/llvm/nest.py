@@ -51,7 +51,6 @@ from smelt.codegen.llvm.loops.split_store_ranges import (
     single_range_items,
     store_in_range,
 )
-from smelt.codegen.llvm.loops.unroll_and_jam import run_jammed
 from smelt.codegen.llvm.loops.unroll_columns import store_interleaved_columns
 from smelt.codegen.llvm.loops.vector_tail import run_tail
 from smelt.codegen.llvm.loops.versioning import (
@@ -71,7 +70,7 @@ from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.products.collapse_rows import run_collapsed
 from smelt.codegen.llvm.products.direct_store import find_direct_stores, run_unless_stored
 from smelt.codegen.llvm.products.drivers import driver_of
-from smelt.codegen.llvm.products.pack_short_rows import emit_short_rows
+from smelt.codegen.llvm.products.packing import emit_short_rows
 from smelt.codegen.llvm.schedule.in_place_updates import find_in_place_update
 from smelt.codegen.llvm.schedule.mask_ranges import (
     allocate_ranges,
@@ -124,7 +123,7 @@ class NestEmitter(Environment):
 
     def _run_versions(self, nest: Nest, scope: Scope | None) -> None:
         """Emit a nest in versions by a uniform condition, if it has one."""
-        question = None if nest.transposed else version_condition(nest)
+        question = None if nest.transposed or nest.has_states else version_condition(nest)
         if question is None:
             for_each_strip(self, nest, lambda: self._run_nest(nest, scope))
         else:
@@ -180,7 +179,7 @@ class NestEmitter(Environment):
                 self.enter(inner, depth + 1)
                 self._run_loops(inner, depth + 1)
 
-            if emit_short_rows(self, scope, depth) or run_jammed(self, scope, depth, inside):
+            if emit_short_rows(self, scope, depth):
                 pass
             elif rows := batchable_rows(self, depth):
                 run_batched(self, name, rows, inside)

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import next_block, share_start
-from smelt.codegen.llvm.instructions.reductions import PlainAccumulator
+from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StateRead, accesses_of
-from smelt.codegen.llvm.lower_nest import Key, Lowering, identifier, lower_nest
+from smelt.codegen.llvm.lower_nest import Key, Lowering, identifier, lower_nest, start_states
 from smelt.codegen.llvm.nests.environment import Environment, LateStore, RowShare
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.print_loops import LoopPrinter
@@ -25,6 +25,7 @@ from smelt.codegen.llvm.vector_loops import Share, in_vectors, why_not_nest
 from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
 from smelt.loop.passes.fuse_if import fuse_if
+from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.walk import is_short
 from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Atom, Expr, Index, add, atoms, axis
@@ -35,7 +36,7 @@ Value = ir.Value
 def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     """Emit a nest from its loops, inside those of `scope`; return whether it has any."""
     row_groups = any(nest in x.groups.nests for x in env.row_groups)
-    if row_groups or env.range_targets or env.known_conditions:
+    if (row_groups and not nest.has_states) or env.range_targets or env.known_conditions:
         return False
     if why_not_nest(env.s, nest, env.storage):
         return False
@@ -49,6 +50,9 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
         asks += env.frame.shares.get(env.s.nests[-1], ())
     steps = {identifier(a.buffer): next_block(env.s, nest, a) for a in accesses_of(nest.items)}
     blocks = {name: lowering.index(step) for name, step in steps.items() if step is not None}
+    printer.block(lowering.states_func().body)
+    sums = [r for r in nest.reductions if r in lowering.arrays and adds_pairs_first(r)]
+    pairs = {lowering.arrays[r][0][0] for r in sums if nest.pairs}
     for var in lowering.lanes:
         shares = [lowering.share(x) for x in asks]
         func = in_vectors(
@@ -59,6 +63,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
             shares,
             cuts,
             blocks,
+            pairs,
             storage=env.storage,
             vector_bytes=env.frame.target.vector_bytes,
             streaming=env.frame.streaming,
@@ -113,9 +118,19 @@ class _NestLowering(Lowering):
         self.ranges = {a: self._range(a) for a in env.s.phase.axes if self._has_range(a)}
         self._add_values()
 
+    def states_func(self) -> loop.Func:
+        """Return the loops that start states, in vectors."""
+        body = start_states(self, self.nest)
+        func = self._func(body)
+        for walk in body:
+            func = vectorize(func, walk.var, self.s.lanes, "mask")
+        return func
+
     def func(self) -> loop.Func:
         """Return the loops of the nest."""
-        body = lower_nest(self, self.nest)
+        return self._func(lower_nest(self, self.nest))
+
+    def _func(self, body: tuple[loop.Statement, ...]) -> loop.Func:
         names = {a.name for e in self.numbers.values() for a in atoms(e)}
         sizes = tuple(n for n in self.env.frame.sizes)
         return loop.Func("tile", "nest", tuple(self.params), sizes, (*names,), body)
@@ -142,10 +157,12 @@ class _NestLowering(Lowering):
         for update in nest.state_updates:
             used[update.state] = storage.state_axes(update.state)
         for owner, axes in used.items():
-            name = self.fresh("e" if isinstance(owner, Item) else identifier(owner.name))
-            self.arrays[owner] = name, axes
-            dtype = storage.arrays[owner, 0][1].compute
-            self._add_array(name, storage.at[owner, 0], dtype)
+            parts = len(storage.parts(owner)) if isinstance(owner, Item) else 1
+            stem = "e" if isinstance(owner, Item) else identifier(owner.name)
+            self.arrays[owner] = [self.fresh(stem) for _ in range(parts)], axes
+            for part, name in enumerate(self.arrays[owner][0]):
+                dtype = storage.arrays[owner, part][1].compute
+                self._add_array(name, storage.at[owner, part], dtype)
 
     def _read(self) -> list[Item]:
         """Return the items that are read in the nest, and those it computes."""
@@ -213,15 +230,6 @@ class _NestLowering(Lowering):
     def start(self, owner: Key, axis: str) -> Index:
         """Return the first position along an axis that an array in scratch memory has."""
         return self.number("first", self.env.start(owner, axis))
-
-    def kept(self, item: Item, element: loop.Place) -> loop.Value:
-        """Return a value that an array in scratch memory holds: sums may be wider there."""
-        value = loop.Load(element)
-        if not self.storage.holds_states(item):
-            return value
-        accumulator = self.storage.accumulator_of(item)
-        assert isinstance(accumulator, PlainAccumulator)
-        return value if accumulator.inner == item.dtype else loop.Cast(value, item.dtype)
 
     def leaf(self, atom: Atom) -> Index:
         """Return a variable of the kernel in an index expression."""

@@ -209,7 +209,8 @@ class LoopPrinter:
     def _store(self, s: loop.Store) -> None:
         """Print a store: of one element, a vector, or lanes that are apart."""
         place, dtype = s.place, self.dtypes[s.place.buffer]
-        value = self.value(s.value)
+        joined = loop.Apply(s.join, (s.value, loop.Load(place))) if s.join else s.value
+        value = self.value(joined)
         m = self.machine(place.lanes)
         mask = self._mask(place)
         if place.lanes == 1:

@@ -3,9 +3,8 @@
     each j in from .. to          each j_1 in from .. mid by 64       y[o1 + j_1 : 64] = ..
       y[n*i + j] = ..             each j_2 in mid .. to by 16         y[o1 + j_2 : 16 | prefix(..)]
 
-A nest is a map, or reduces rows along its vectors; its arrays are read and written element by
-element along them.  `why_not_nest` says what else keeps its own emission: what is tested, strided
-or gathered, tiles, and sums across loops or that a stream continues.
+A nest is a map, whose arrays are read and written element by element along its vectors, or reduces
+along them or across its loops.  `why_not_nest` says what else keeps its own emission.
 Which passes run follows from the schedule, and each of them is a function from loops to loops.
 """
 
@@ -24,7 +23,7 @@ from smelt.codegen.llvm.instructions.reductions import (
     PlainAccumulator,
 )
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of, visited_axes
+from smelt.codegen.llvm.loopir.items import Access, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.partition_selects import is_split
@@ -52,8 +51,10 @@ from smelt.loop.passes.prefetch import (
 )
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.unroll import unroll
+from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.walk import loop_around, loop_over, replace_loop, statements
+from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_, f64
@@ -87,6 +88,8 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
 
     `storage` is the layout of the schedule's scratch memory, if that is known.
     """
+    if nest.has_states:
+        return ""
     if nest.product is not None or nest.packed:
         return "no map"
     if any(isinstance(i, _OTHERS) for i in nest.items):
@@ -102,16 +105,16 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     storage = storage or lay_out(s)
     if reason := _why_not_scans(nest, storage):
         return reason
-    if nest.reductions and (reason := _why_not_reductions(s, nest, storage)):
-        return reason
-    return _why_not_lanes(s, nest, storage) or _why_not_stores(nest)
+    if nest.reductions:
+        return _why_not_reductions(s, nest, storage)
+    return _why_not_lanes(nest) or _why_not_stores(nest)
 
 
 _OTHERS = (ssa.UniformSelect, ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
 """Values that only nests of other kinds compute."""
 
 
-def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
+def _why_not_lanes(nest: Nest) -> str:
     """Return which of the values in a nest are not computed lane by lane."""
     moving = [i for i in nest.items if nest.vector in i.axes]
     if any(isinstance(i, ssa.Position) for i in moving):
@@ -127,12 +130,9 @@ def _why_not_lanes(s: Schedule, nest: Nest, storage: Storage) -> str:
     near = all(isinstance(step, int) and abs(step) <= FARTHEST_STEP for step in steps)
     # Without tests nothing is left out of a loop, and small tables are looked up in registers.
     tested = is_split(nest) or any(a.limits for a in accesses_of(moving))
-    near |= tested and not nest.reductions and None not in steps
+    near |= tested and None not in steps
     if not near or any(len(group.offsets) > 1 for group, _ in groups.values()):
         return "lanes that are apart"
-    sums = (i for i in _kept(s, nest) if storage.holds_states(i))
-    if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in sums):
-        return "sums that are more than a number"
     return ""
 
 
@@ -140,8 +140,6 @@ def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
     """Return why the reductions of a nest are not folds along its vectors."""
     for item in nest.reductions:
         accumulator = storage.accumulator_of(item)
-        if (nest.vector,) != item.over or not nest.in_registers(item):
-            return "reductions across loops"
         if isinstance(accumulator, CompensatedSum):
             if _rows_together(s, nest, storage, item) >= min(s.lanes, MIN_SUM_ROWS):
                 return "rows whose sums and errors end together"
@@ -166,17 +164,6 @@ def _why_not_scans(nest: Nest, storage: Storage) -> str:
     if scans and (nest.reductions or nest.state_updates or nest.stages):
         return "scans beside reductions"
     return ""
-
-
-def _kept(s: Schedule, nest: Nest) -> Iterator[Item]:
-    """Yield the items that a nest reads from scratch memory, or stores there."""
-    yield from nest.saves
-    roots = [x for t in nest.stores for x in (t.value, t.where) if x is not None]
-    roots += [u.value for u in nest.state_updates] + [*nest.scalars]
-    roots += [a for r in nest.reductions for a in r.args]
-    for item in (*roots, *(a for i in nest.items for a in i.args)):
-        if item in s.materialised and item not in nest.items:
-            yield item
 
 
 def _why_not_stores(nest: Nest) -> str:
@@ -228,6 +215,7 @@ def in_vectors(
     shares: Collection[Share] = (),
     cuts: Sequence[int] = (),
     blocks: Mapping[str, Index] | None = None,
+    pairs: Collection[str] = (),
     *,
     storage: Storage,
     vector_bytes: int,
@@ -235,19 +223,27 @@ def in_vectors(
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
-    `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin, and
-    `blocks` the distances from what a stream's block reads of arrays to the next one's.
+    `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin,
+    `blocks` the distances from what a stream's block reads of arrays to the next one's, and `pairs`
+    arrays of sums that some elements may be added for before they are widened.
     """
     row, walk = loop_around(func.body, var), loop_over(func.body, var)
     is_short = (walk.low, walk.high) == (0, s.phase.axes[nest.order[-1]]) and is_fully_unrolled(
         s, nest, nest.items
     )
     wide, rest = _widths(s, nest, walk.high if is_short else 0)
-    before = {t.var for t in _loops(func)} - {var}
     inner = [t for t in _loops(func) if t not in func.body]
+    by_rows = row is not None and nest.vector in s.block
+    by_rows &= row is not None and (row.kind == "each" or bool(nest.reductions))
+    if row is not None and (count := jammed_rows(nest)):
+        func = _jammed(func, s, nest, row, count, pairs)
+        row = loop_around(func.body, var)
+    before = {t.var for t in _loops(func)} - {var}
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     streaming &= _fills_lines(s, nest)
-    parts: dict[str, int | None] = {var: None}
+    parts: dict[str, int | None] = {t.var: None for t in _loops(func) if t.var == var}
+    if any(r.row.positional and nest.in_registers(r) for r in nest.reductions):
+        parts = {}  # the best of rows beside that of columns: one by one
     if not (nest.reductions or nest.state_updates or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
     for name, most in parts.items():
@@ -268,11 +264,10 @@ def in_vectors(
         func = distribute(func, name, cuts, STRIP_ELEMENTS)
     if row is not None and (count := _batch(s, nest, storage, vector_bytes)):
         func = batch_rows(func, row.var, count, vector_bytes)
-    if row is not None and row.kind == "each" and nest.vector in s.block:
+    if row is not None and by_rows:
         # A task of a single row prefetches none: others come much later.
         count = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
-        length = loop.UNKNOWN if s.products else s.phase.axes[nest.order[-1]]
-        func = prefetch_rows(func, row.var, count, length)
+        func = prefetch_rows(func, row.var, count, _length(s, nest))
     if blocks:
         func = prefetch_block(func, blocks)
     if cuts and not is_short and not shares:
@@ -281,7 +276,7 @@ def in_vectors(
         for x in shares:
             for name, done in _walks(func, wide, walk.low):
                 func = prefetch_share(func, name, x.buffer, x.first, x.share, add(x.before, done))
-    if nest.reductions and not shares:
+    if nest.reductions and not (shares or by_rows):
         full, masked = (
             {identifier(a.buffer) for a in accesses_of(nest.items) if is_run(s, nest, a, masked=m)}
             for m in (False, True)
@@ -294,6 +289,49 @@ def in_vectors(
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
     return hoist_offsets(_with_polls(func, inner, wide) if is_polled(s, nest) else func)
+
+
+JAM_ROWS = 8
+"""Rows taken together for a single reduction: their code is unrolled."""
+MAX_JAM_CYCLES = 8.0
+"""Maximum cycles for one vector of an element whose latency matters."""
+
+
+def jammed_rows(nest: Nest) -> int:
+    """Return how many rows states in arrays take at once; 0 for one.
+
+    A row's step reads what the previous row's step wrote some cycles ago: store-to-load latency. So
+    cheap elements of some rows, in their order, are combined with a state that is read once.
+    """
+    others = nest.saves or nest.stores or nest.state_updates or nest.scalars or nest.transposed
+    if others or nest.stages or nest.packed or not nest.reductions or len(nest.order) < 2:
+        return 0
+    row, vector = nest.order[-2:]
+    if any(row in f.axes or vector not in f.axes for f in nest.reductions):
+        return 0
+    if any(isinstance(i, (ssa.Scan, ssa.StateRead)) for i in nest.items):
+        return 0
+    if sum(SCALARS[i.op].cost for i in nest.items if isinstance(i, ssa.Operation)) > MAX_JAM_CYCLES:
+        return 0
+    return 1 << max(JAM_ROWS // len(nest.reductions), 2).bit_length() - 1
+
+
+def _jammed(
+    func: loop.Func, s: Schedule, nest: Nest, row: loop.For, count: int, pairs: Collection[str]
+) -> loop.Func:
+    """Run some rows at once, in vectors; the remainder stays."""
+    before = {t.var for t in _loops(func)}
+    func = unroll_and_jam(func, row.var, count, pairs)
+    rows, *_, walk = (t.var for t in _loops(func) if t.var not in before)
+    func = vectorize(func, walk, s.lanes, "mask")
+    if nest.vector not in s.block:
+        return func
+    return prefetch_rows(func, rows, max(PREFETCH_ROWS, count), _length(s, nest))
+
+
+def _length(s: Schedule, nest: Nest) -> Index:
+    """Return the elements between rows of arrays, if masked vectors of them follow one another."""
+    return loop.UNKNOWN if s.products else s.phase.axes[nest.order[-1]]
 
 
 def _with_polls(func: loop.Func, inner: Sequence[loop.For], wide: int) -> loop.Func:

@@ -39,6 +39,7 @@ from smelt.codegen.triton.schedule import (
     spread_lanes,
     stream_lanes,
 )
+from smelt.codegen.triton.shared_divisors import share_divisors
 from smelt.codegen.triton.source import divide, with_loops
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.codegen.triton.vector_sums import vector_sums
@@ -50,6 +51,7 @@ from smelt.kernel.walk import loads, stores
 from smelt.machine.target import CACHE_SHARE
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
+from smelt.types.dtype import f32, i8, u8
 from smelt.types.expr import evaluate
 
 MAX_CANDIDATES = 8
@@ -185,18 +187,18 @@ def candidates(
     """
     of_call = sizes if of_call is None else of_call
     policy = replace(policy, has_matrix_units=device.has_matrix_units)
+    kernel = share_divisors(kernel) if policy.math == "fast" else kernel
     registers = device.limits.registers
     whole = dict.fromkeys(
         divide(kernel, sizes, policy, n, device.processors)
         for n in (registers, registers // REGISTER_SHARE)
     )
-    transposes = (
-        policy.products == "narrow" and device.tf32_tflops > 0 and device.limits.has_tensor_copies
-    )
+    takes_tf32 = device.tf32_tflops > 0 and device.limits.has_tensor_copies
+    ordered = (i8, u8, f32) if policy.products == "narrow" and takes_tf32 else (i8, u8)
     packed = (
-        tuple(x for k in launches for x in pack_operands(k, sizes, transposes=t))
+        tuple(x for k in launches for x in pack_operands(k, sizes, transposed))
         for launches in whole
-        for t in dict.fromkeys((False, transposes))
+        for transposed in ((), ordered)
     )
     divisions = dict.fromkeys((*whole, *packed))
     every = (

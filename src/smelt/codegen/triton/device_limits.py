@@ -46,6 +46,8 @@ class DeviceLimits:
     """Minimum rows of a tile whose products read shared memory behind the next ones; 0: never."""
     whole_store_bytes: int = 8
     """Minimum bytes of an element for results of products to pass shared memory as a whole."""
+    has_extremes: bool = False
+    """Whether an instruction yields the greater or lesser of two floats and keeps NaN."""
     program_warps: int = 32
     most_programs: int
     """Most programs of a processor at a time."""
@@ -88,6 +90,7 @@ def _nvidia(
         processor_shared_bytes=shared_kib << 10,
         warps=warps,
         most_programs=most_programs,
+        has_extremes=not stages_in_registers,
     )
 
 

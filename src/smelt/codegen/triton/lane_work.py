@@ -8,7 +8,7 @@ Costs are those of the operators' rows, as the planner takes them (`smelt.fusion
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -29,15 +29,17 @@ from smelt.kernel.ir import (
     If,
     IndexValue,
     Kernel,
+    Let,
     Load,
     Reduce,
+    Ref,
     Scan,
     Statement,
     Stream,
     Value,
 )
-from smelt.kernel.walk import loads, statements, stores, visit, visit_statement
-from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
+from smelt.kernel.walk import loads, statements, stores, visit, visit_body, visit_statement
+from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS
 from smelt.ops.cost import DATA_DEPENDENT_SHARE, MASK_SAMPLES, MOVE_COST, SPECIAL_COST
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import f64
@@ -57,6 +59,7 @@ class LaneWork(NamedTuple):
     """Cost of one position of `axes`, in every step of loops over `around`.
 
     `cost` and `double_cost` are sums of rows' costs by precision, `specials` counts functions.
+    Devices with an instruction for the greater of two floats lack `extreme_cost` of `cost`.
     """
 
     axes: Axes
@@ -66,6 +69,7 @@ class LaneWork(NamedTuple):
     specials: int
     masked: str = ""
     """The streamed axis whose cut blocks alone need it: it is a mask that other blocks lack."""
+    extreme_cost: float = 0.0
 
 
 def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
@@ -90,7 +94,7 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
         if cost:
             evaluated = value.arg if isinstance(value, Reduce | Scan) else value
             axes = axes_of_value(evaluated, names)
-            total = totals.setdefault((axes, loops - axes, masked), [0.0, 0.0, 0.0])
+            total = totals.setdefault((axes, loops - axes, masked), [0.0, 0.0, 0.0, 0.0])
             is_special = isinstance(value, Apply) and cost >= SPECIAL_COST
             if is_special and _is_integer(value):
                 is_special, cost = False, WORDS * cost
@@ -100,9 +104,11 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
             elif types is not None and isinstance(value, Reduce):  # blocks are added as they are
                 is_double = dtype_of(value.arg, types) == f64
             total[2 if is_special else is_double] += 1 if is_special else cost
+            if isinstance(value, Reduce) and value.combine in EXTREMES and not is_double:
+                total[3] += cost - MOVE_COST
     return tuple(
-        LaneWork(axes, around, cost, double, int(specials), masked)
-        for (axes, around, masked), (cost, double, specials) in totals.items()
+        LaneWork(axes, around, cost, double, int(specials), masked, extreme)
+        for (axes, around, masked), (cost, double, specials, extreme) in totals.items()
     )
 
 
@@ -115,20 +121,37 @@ def _is_integer(value: Value) -> bool:
 
 
 def _values(
-    body: Iterable[Statement], loops: Axes, full: DecidedBlocks | None = None
+    body: Sequence[Statement], loops: Axes, full: DecidedBlocks | None = None
 ) -> Iterator[tuple[Value, Axes, str]]:
     """Yield all values of a body, with the axes of its loops and its mask.
 
     In the `full` blocks of a loop, conditions are decided.
     """
+    masks = _masks(body, full) if full else set[int]()
     for s in body:
-        values = [*visit_statement(s)]
-        masks = [v for v in values if full and isinstance(v, If) and v.condition in full.conditions]
-        hidden = {id(c) for m in masks for c in (m, *visit(m.condition))}
-        for value in values:
-            yield value, loops, full.axis if full and id(value) in hidden else ""
+        for value in visit_statement(s):
+            yield value, loops, full.axis if full and id(value) in masks else ""
         if isinstance(s, Stream):
             yield from _values(s.body, loops | {b.axis for b in s.blocks}, decided_blocks(s))
+
+
+def _masks(body: Sequence[Statement], full: DecidedBlocks) -> set[int]:
+    """Return the identities of values that blocks lack in which conditions fail.
+
+    These are the conditions, what is chosen where they hold, and what only these read.
+    """
+    masks: set[int] = set()
+    needed: set[str] = set()
+    for s in reversed(body):
+        is_needed = not isinstance(s, Let) or s.name in needed
+        for v in visit_body((s,)):
+            if not is_needed:
+                masks.add(id(v))
+            elif isinstance(v, If) and v.condition in full.conditions:
+                chosen = {id(v), *map(id, visit(v.condition)), *map(id, visit(v.value))}
+                masks |= chosen - {*map(id, visit(v.other))}
+        needed |= {v.name for v in visit_body((s,)) if isinstance(v, Ref) and id(v) not in masks}
+    return masks
 
 
 def _cost(value: Value) -> tuple[float, bool]:

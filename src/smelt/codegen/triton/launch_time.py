@@ -54,6 +54,8 @@ STORE_INSTRUCTIONS = 6
 """Of a thread for 16 bytes that it stores: an address, a mask, and the store; no product runs."""
 LOAD_INSTRUCTIONS = 6
 """Of a thread for a load of less than a vector: an address, a mask, the load, and its place."""
+TRANSPOSE_INSTRUCTIONS = 2
+"""Of a thread for a byte that changes its order in shared memory: a permutation, and a store."""
 VECTOR_BYTES = 16
 """Bytes of the widest load of a thread."""
 SPECIALISED_WARPS = 1.01
@@ -298,13 +300,16 @@ def _operand_loads_ns(
 
     A cache serves a processor as many bytes a clock as it has lanes, which wait for it where each
     element is in a sector of its own. Operands of tf32 in another order than along the sum are
-    copied element by element to shared memory, from which matrix units read them.
+    copied element by element to shared memory, from which matrix units read them; those of bytes
+    are read from there, and written again in the other order.
     """
     summed = Axes(a for c in work.contractions for a in c.over)
     is_ordered = work.is_tf32 and _is_asynchronous(work, lanes, device.limits)
     copied = {x.param for x in schedule.copied}
     total = 0.0
     for x in work.accesses:
+        if x.is_operand and work.operand_bytes == 1 and not x.last <= summed:
+            total += _accessed(x, work, schedule) * TRANSPOSE_INSTRUCTIONS
         if not x.is_operand or x.param in copied:
             continue
         neighbours = _tile(x.last, lanes)
@@ -445,7 +450,8 @@ def _lanes_ns(
             parts = math.prod(work.extents[p] for p in work.parts.get(a, ()))
             steps.append(work.extents[a] * work.visited.get(a, 1.0))
             steps.append(1 / (schedule.streams.get(a, 1) * parts))
-        instructions = x.cost / device.float32_tflops + x.double_cost / device.float64_tflops
+        cost = x.cost - x.extreme_cost * device.limits.has_extremes
+        instructions = cost / device.float32_tflops + x.double_cost / device.float64_tflops
         if x.masked and schedule.splits_loops:
             visited = work.extents[x.masked] * work.visited.get(x.masked, 1.0)
             steps.append(min(CUT_BLOCKS * schedule.streams.get(x.masked, 1) / visited, 1.0))

@@ -5,13 +5,14 @@
                                                           .. k_packed[u,w,c,o] ..
 
 A loop over the taps of a window has one tap in a step: neighbours along taps, as weights of PyTorch
-are stored, would be loaded element by element from sectors of their own. Matrix units of tf32 read
-operands from shared memory that are contiguous along the sum: others are copied there by elements.
+are stored, would be loaded element by element from sectors of their own. Matrix units of tf32 and
+of bytes read operands from shared memory that are contiguous along the sum: others are copied there
+by elements, in every step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -21,7 +22,7 @@ from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.ir import Block, Kernel, Load, Param, Store, Value
 from smelt.kernel.walk import map_values
 from smelt.ops.contract import bare_axis
-from smelt.types.dtype import f32
+from smelt.types.dtype import DType
 from smelt.types.expr import evaluate, product
 
 COPY_BLOCK = 1024
@@ -29,15 +30,17 @@ COPY_BLOCK = 1024
 
 
 def pack_operands(
-    launch: Kernel, sizes: Mapping[str, int], *, transposes: bool = False
+    launch: Kernel, sizes: Mapping[str, int], transposed: Collection[DType] = ()
 ) -> tuple[Kernel, ...]:
     """Return a launch for each copy of an operand, and the product last.
 
-    With `transposes`, all operands of float32 are to be contiguous along the sum, as far as their
-    copies take no more memory than the results.
+    Products whose operands all have `transposed` types get these contiguous along the sum, as far
+    as their copies take no more memory than the results.
     """
     copies: list[Kernel] = []
-    for load in operand_loads(launch) if len(dots_of(launch.body)) == 1 else ():
+    loads = operand_loads(launch) if len(dots_of(launch.body)) == 1 else {}
+    transposes = all(launch.param(x.param).dtype in transposed for x in loads)
+    for load in loads:
         order = _packed_order(launch, load, sizes, transposes=transposes)
         if order is None:
             continue
@@ -71,7 +74,7 @@ def _packed_order(
         return None
     extents = {a: int(evaluate(launch.axis(a).extent, sizes)) for a in axes}
     summed = [a for a in axes if a in dot.over]
-    is_across = len(summed) == 1 and axes[-1] not in summed and param.dtype == f32
+    is_across = len(summed) == 1 and axes[-1] not in summed
     if transposes and is_across and prod(extents.values()) <= _result_elements(launch, sizes):
         return (*(a for a in axes if a not in summed), *summed)
     if not summed or axes[-1] not in summed:

@@ -46,7 +46,14 @@ from smelt.fusion.cascade.forms import (
     scale_form,
     strip_widening,
 )
-from smelt.fusion.cascade.gauge import Gauge, as_gauge, is_clamped_gauge, is_total, opposite
+from smelt.fusion.cascade.gauge import (
+    Gauge,
+    as_gauge,
+    is_at_top,
+    is_clamped_gauge,
+    is_total,
+    opposite,
+)
 from smelt.fusion.cascade.monotone import hoist_monotone
 from smelt.fusion.cascade.powers import divide_by_power, max_exponent, rescale_factor
 from smelt.fusion.cascade.states import States
@@ -349,9 +356,9 @@ class _Sum:
             if rest:
                 self.hoisted.append((terms.apply(row.name, build(terms, rest, factor.term)), 1))
             power = self._without(factor.term.args[0], form, moving, {})
-            bound = (
-                c == Coefficient(1.0) and substitute is None and power is gauge.reduction.args[0]
-            )
+            # before any element the substitute may be any number: no power exceeds -inf then
+            follows = clamped_gauge is not None or not finite or is_at_top(atom, gauge)
+            bound = c == Coefficient(1.0) and follows and power is gauge.reduction.args[0]
             return divide_by_power(
                 terms, row, power, max_exponent(terms, gauge, c, substitute, new=True), bound=bound
             )

@@ -42,15 +42,20 @@ def as_gauge(atom: Term, gauge: Gauge) -> float | None:
         t.kind not in ("const", "apply", "cast") and t is not gauge.reduction for t in cone(atom)
     ):
         return None
-
-    def at(number: float) -> float:
-        return float(
-            evaluate(atom, lambda _: np.asarray(number, gauge.reduction.dtype.compute.numpy))
-        )
-
-    if any(at(p) != p for p in GAUGE_PROBES):
+    if any(_at(atom, gauge, p) != p for p in GAUGE_PROBES):
         return None
-    return at(gauge.bottom)
+    return _at(atom, gauge, gauge.bottom)
+
+
+def is_at_top(atom: Term, gauge: Gauge) -> bool:
+    """Return whether an atom is the gauge's other infinity where the gauge is."""
+    return _at(atom, gauge, -gauge.bottom) == -gauge.bottom
+
+
+def _at(atom: Term, gauge: Gauge, number: float) -> float:
+    """Return the value of a term of a gauge where that is a number."""
+    dtype = gauge.reduction.dtype.compute.numpy
+    return float(evaluate(atom, lambda _: np.asarray(number, dtype)))
 
 
 def is_clamped_gauge(atom: Term, gauge: Gauge) -> bool:

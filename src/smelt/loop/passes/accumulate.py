@@ -20,7 +20,6 @@ carries the rounding errors (Knuth). Loops around a fold run in order from then 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
@@ -28,14 +27,12 @@ from smelt.loop.env import Type, type_of, types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.remainder import halves
 from smelt.loop.passes.thread_state import Key, ThreadState
+from smelt.loop.steps import Pair, better, exact, two_sum
 from smelt.loop.walk import Body, Names, operands, statements, with_func_body
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import f64, i64
 
 __all__ = ["Module", "accumulate"]
-
-Pair: TypeAlias = tuple[ir.Value, ir.Value]
-"""A sum and its rounding error."""
 
 
 def accumulate(func: ir.Func) -> ir.Func:
@@ -97,7 +94,7 @@ class _Accumulate(ThreadState):
             case ir.Apply(_, (first, second)):
                 old, value = self._pair(first, out), self._pair(second, out)
                 errors = ir.Apply("add", (old[1], value[1]))
-                return self._two_sum(value[0], old[0], errors, out)
+                return two_sum(value[0], old[0], errors, lambda v: self._bound(v, out))
             case _:
                 assert isinstance(v, ir.Ref), v
                 return self.pairs[v.name]
@@ -110,29 +107,11 @@ class _Accumulate(ThreadState):
             lanes //= 2
             self.pairs[name] = self._pair(halves(vector, lanes, "sum"), out)
             vector = ir.Ref(name)
-        return (*out, ir.Let(name, _exact(*self.pairs.pop(name))))
+        return (*out, ir.Let(name, exact(*self.pairs.pop(name))))
 
     def _bound(self, value: ir.Value, out: list[ir.Statement]) -> ir.Value:
         out.append(ir.Let(name := self.new_names.new("t"), value))
         return ir.Ref(name)
-
-    def _two_sum(
-        self, value: ir.Value, old: ir.Value, error: ir.Value, out: list[ir.Statement]
-    ) -> Pair:
-        """Return old + value, and the sum of errors.
-
-        Half of the additions are of 1 times an operand, which other ports of a processor compute.
-        """
-
-        def aside(a: ir.Value, b: ir.Value) -> ir.Value:
-            return ir.Apply("fma", (a, ir.Const(1.0, f64), b))
-
-        old = self._bound(old, out)
-        total = self._bound(ir.Apply("add", (old, value)), out)
-        part = self._bound(aside(total, ir.Apply("neg", (old,))), out)
-        rest = ir.Apply("sub", (old, ir.Apply("sub", (total, part))))
-        step = aside(rest, aside(value, ir.Apply("neg", (part,))))
-        return total, self._bound(ir.Apply("add", (error, step)), out)
 
     def _loop(self, s: ir.For) -> Body:
         named: dict[Key, str] = {}
@@ -156,7 +135,7 @@ class _Accumulate(ThreadState):
                 if self._is_pair(c.init):
                     self.state[c.name, 0], self.state[c.name, 1] = self._pair(c.init, before)
                 if lanes == 1:
-                    after.append(ir.Let(c.name, _exact(ir.Ref(total), ir.Ref(error))))
+                    after.append(ir.Let(c.name, exact(ir.Ref(total), ir.Ref(error))))
                 else:
                     self.pairs[c.name] = ir.Ref(total), ir.Ref(error)
         free = tuple(c for c in s.carry if not c.combine)
@@ -185,35 +164,12 @@ class _Accumulate(ThreadState):
             value = self.read(key, name)
         if position is not None:
             at = self.value(position)
-            new = _better(c.combine, value, at, old, self.state[c.name, 1])
+            new = better(c.combine, (value, at), (old, self.state[c.name, 1]))
         elif c.mode == "two_sum":
-            new = self._two_sum(value, old, self.state[c.name, 1], out)
+            new = two_sum(value, old, self.state[c.name, 1], lambda v: self._bound(v, out))
         else:
             new = (ir.Apply(COMBINES[c.combine].scalar, (value, old)),)
         for k, v in enumerate(new):
             kept = ir.Apply("select", (ir.Prefix(1, lanes), v, self.state[c.name, k]))
             out += self.assign((c.name, k), kept if partial else v)
         return tuple(out)
-
-
-def _exact(total: ir.Value, error: ir.Value) -> ir.Value:
-    """Return a sum with its rounding error, unless that is NaN (of infinities)."""
-    is_nan = ir.Apply("isnan", (error,))
-    return ir.Apply("select", (is_nan, total, ir.Apply("add", (total, error))))
-
-
-def _better(
-    combine: str, value: ir.Value, at: ir.Value, old: ir.Value, old_at: ir.Value
-) -> tuple[ir.Value, ir.Value]:
-    """Return the better value and its position: NaN wins, then the first of equals."""
-
-    def both(op: str, a: ir.Value, b: ir.Value) -> ir.Value:
-        return ir.Apply(op, (a, b))
-
-    # A NaN is the only value that differs from itself, of any type.
-    nan, old_nan = both("ne", value, value), both("ne", old, old)
-    beats = both("or", both(COMBINES[combine].scalar, value, old), nan)
-    beats = both("and", beats, ir.Apply("not", (old_nan,)))
-    ties = both("or", both("eq", value, old), both("and", nan, old_nan))
-    takes = both("or", beats, both("and", ties, both("lt", at, old_at)))
-    return ir.Apply("select", (takes, value, old)), ir.Apply("select", (takes, at, old_at))

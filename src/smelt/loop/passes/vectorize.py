@@ -20,6 +20,7 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
     y[i] = s
 
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
+A fold of a loop around `j` takes vectors too, those of the tail apart if they are shorter.
 Vectors that fill no cache lines are not stored past the caches.
 A scan combines the prefixes of each vector's lanes with the last lane before it:
 
@@ -48,8 +49,9 @@ short).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, TypeAlias
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
@@ -67,6 +69,7 @@ from smelt.loop.walk import (
     operands,
     place_indices,
     places,
+    rename,
     replace_loop,
     statements,
     values,
@@ -83,6 +86,9 @@ Tail = Literal["mask", "scalar", "none", "whole", "masked"]
 _OPERATORS = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
 
 
+Carries: TypeAlias = Mapping[str, ir.Carry]
+
+
 def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) -> ir.Func:
     """Run `lanes` iterations of the loop over `var` at once.
 
@@ -91,9 +97,21 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
     hold what has no vector form.
     """
     env, names = types_in(func), Names(func)
+    loops = [s for s in statements(func.body) if isinstance(s, ir.For)]
+    inside = [x for s in loops if s.var == var for x in statements(s.body)]
+    folded = {x.name for x in inside if isinstance(x, ir.Fold)}
+    owners = [s for s in loops if s.var != var and folded & {c.name for c in s.carry}]
+    owners = [s for s in owners if inside and inside[0] in statements(s.body)]
+    outer = tuple(c for s in owners for c in s.carry if c.name in folded)
+    firsts = {c.name: _renamed(_vector_carry(c, lanes, rest, env), names) for c in outer}
+    lasts = {c.name: _vector_carry(c, rest or lanes, rest, env) for c in outer}
+    lasts = {
+        n: firsts[n] if _lanes(c) == _lanes(firsts[n]) else _renamed(c, names)
+        for n, c in lasts.items()
+    }
 
     def change(loop: ir.For) -> Body:
-        _check(loop, env)
+        _check(loop, env, {c.name for c in outer if tail == "mask"})
         mid = loop.low if tail == "masked" else loop.high
         mid = mid if tail in ("masked", "whole") else whole_groups(loop, lanes)
         if tail == "none" and mid != loop.high:
@@ -105,7 +123,7 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
         out: list[ir.For] = []
         if tail != "masked":
-            main = replace(head, body=Widen(loop, lanes, env).body(body))
+            main = replace(head, body=_to(firsts, Widen(loop, lanes, env).body(body)))
             out.append(copy_loop(main, names))
         if tail in ("mask", "masked"):
             on, count = names.new("on"), rest or lanes
@@ -114,7 +132,7 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
                 pairs = zip(carry, out[0].carry, strict=True)
                 carry = tuple(_continued(c, before) for c, before in pairs)
             mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), count))
-            masked = (mask, *Widen(loop, count, env, on).body(body))
+            masked = (mask, *_to(lasts, Widen(loop, count, env, on, outer).body(body)))
             end = replace(head, low=mid, high=loop.high, step=count, carry=carry, body=masked)
             out.append(copy_loop(end, names))
         lets, ends = _ends(loop, out, env, names)
@@ -124,7 +142,34 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
             return (*out, *lets, replace(loop, low=mid, carry=carry))
         return (*out, *lets, *(ir.Let(c.name, e) for c, e in zip(loop.carry, ends, strict=True)))
 
-    return replace_loop(func, var, change)
+    func = replace_loop(func, var, change)
+    for owner in owners:
+        func = replace_loop(func, owner.var, lambda s: _widened(s, firsts, lasts, env, names))
+    return func
+
+
+def _widened(
+    owner: ir.For, firsts: Carries, lasts: Carries, env: Env, names: Names
+) -> tuple[ir.Statement, ...]:
+    """Return a loop that folds vectors of a loop inside, and what joins lanes."""
+    carry: dict[ir.Carry, None] = {}
+    lets: list[ir.Statement] = []
+    for c in owner.carry:
+        ends = [firsts[c.name], lasts[c.name]] if c.name in firsts else []
+        carry |= dict.fromkeys(ends or [c])
+        if ends:
+            loops = [replace(owner, carry=(end,)) for end in dict.fromkeys(ends)]
+            some, (total,) = _ends(replace(owner, carry=(c,)), loops, env, names)
+            lets += [*some, ir.Let(c.name, total)]
+    return replace(owner, carry=tuple(carry)), *lets
+
+
+def _to(carries: Carries, body: Body) -> Body:
+    return rename(body, {name: c.name for name, c in carries.items()})
+
+
+def _renamed(c: ir.Carry, names: Names) -> ir.Carry:
+    return replace(c, name=names.new(c.name))
 
 
 def _in_order(
@@ -153,13 +198,13 @@ def _refuse(reason: str) -> NoReturn:
     raise LoopPassError(reason)
 
 
-def _check(loop: ir.For, env: Env) -> None:
+def _check(loop: ir.For, env: Env, outer: set[str]) -> None:
     is_each = loop.kind == "each" or (loop.kind == "for" and _only_runs(loop))
     if not is_each or loop.step != 1:
         _refuse(f"the loop over {loop.var} is not `each` in steps of 1")
     if any(c.position for c in loop.carry):
         _refuse("positions of the best element are not folded in lanes")
-    inner = {c.name for c in loop.carry}
+    inner = {c.name for c in loop.carry} | outer
     for s in statements(loop.body):
         if isinstance(s, ir.For):
             inner |= {c.name for c in s.carry}
@@ -250,14 +295,16 @@ class _Inline(Rewriter):
 class Widen(Rewriter):
     """Rewrites the body of a loop for `lanes` neighbouring positions, under the mask `on`."""
 
-    def __init__(self, loop: ir.For, lanes: int, env: Env, on: str = "") -> None:
+    def __init__(
+        self, loop: ir.For, lanes: int, env: Env, on: str = "", outer: tuple[ir.Carry, ...] = ()
+    ) -> None:
         super().__init__()
         self.loop, self.lanes, self.env = loop, lanes, env
         self.on: ir.Value | None = ir.Ref(on) if on else None
         self.varying = {loop.var}
         self.verdicts: dict[int, bool] = {}
         """Whether values of the body vary, by identity: operators ask for their operands again."""
-        self.carries = {c.name: c for c in loop.carry}
+        self.carries = {c.name: c for c in (*loop.carry, *outer)}
         self.scans = scans(loop) if loop.kind == "for" else {}
         self.last = {r.carry: name for name, r in self.scans.items()}
 

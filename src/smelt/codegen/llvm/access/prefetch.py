@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
-from smelt.codegen.llvm.instructions.indexing import depth_terms, number, opaque
+from smelt.codegen.llvm.instructions.indexing import depth_terms, number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Load, Operation, accesses_of, enclosing_regions
 from smelt.codegen.llvm.nests.environment import Environment, RowShare
@@ -49,7 +49,7 @@ def prefetch_ahead(
         if _is_run(env, access):
             _fetch_lines(env, address, dtype, lanes, PREFETCH_BYTES)
         return
-    distance = env.far.get(step) or env.frame.index(step)
+    distance = env.frame.index(step)
     _fetch_lines(env, element_address(env.b, address, distance, dtype), dtype, lanes)
 
 
@@ -108,10 +108,7 @@ def is_run(s: Schedule, nest: Nest, access: Access, *, masked: bool) -> bool:
 
 
 PREFETCH_ROWS = 4
-"""Rows between what is read and what is prefetched, if a task reads a piece of each row.
-
-More if so many are read together.
-"""
+"""Rows between what is read and what is prefetched, if a task reads a piece of each row."""
 
 
 def _next_run(env: Environment, access: Access) -> Index | None:
@@ -125,20 +122,7 @@ def _next_run(env: Environment, access: Access) -> Index | None:
     step = coefficient(access.offset, order[-2])
     if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
         return None
-    return mul(step, max(PREFETCH_ROWS, env.together))
-
-
-def prefetch_distances(env: Environment) -> dict[Index, Value]:
-    """Emit the distances of the prefetches of rows that are read together.
-
-    They are opaque, so that LLVM keeps no address register for each row.
-    """
-    distances: dict[Index, Value] = {}
-    for access in env.accesses if env.prefetch_enabled else ():
-        step = next_block(env.s, env.nest, access) or _next_run(env, access)
-        if step is not None and step not in distances:
-            distances[step] = opaque(env.b, env.frame.index(step))
-    return distances
+    return mul(step, PREFETCH_ROWS)
 
 
 def next_block(s: Schedule, nest: Nest, access: Access) -> Index | None:

@@ -17,7 +17,7 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Position, accesses_of
 from smelt.codegen.llvm.nests.environment import Environment
-from smelt.codegen.llvm.nests.pieces import Limit
+from smelt.codegen.llvm.nests.nest import Limit
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64

@@ -18,7 +18,7 @@ as it would walk float32 numbers; its step is a dot product of two units in ever
     tdpb{s,u}{s,u}d    4 bytes         amx-int8             exact in int32, for 16 × 16 sums at once
 
 A loop of tiles takes two units along k at once where there are instructions for 2 × 2 sums
-(`smelt.codegen.llvm.products.rank_one_update`).
+(`smelt.codegen.llvm.products.microkernel`).
 
 AMX needs both operands packed (`smelt.codegen.llvm.products.amx`).  The others take operands of
 certain signs.  If there is none for the signs at hand, the left operand is packed with its highest

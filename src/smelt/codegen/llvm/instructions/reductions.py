@@ -298,16 +298,6 @@ def add_halves(m: LLVMMachine, element: Value, lanes: int) -> Value:
     return element
 
 
-def add_row_pairs(m: LLVMMachine, elements: Sequence[Value]) -> list[Value]:
-    """Replace elements of each four consecutive rows by their pairwise sum."""
-    sums = list(elements)
-    step = 1
-    while step < PAIRED_VECTORS and len(sums) > 1 and len(sums) % 2 == 0:
-        sums = [m.add(a, b) for a, b in zip(sums[::2], sums[1::2], strict=True)]
-        step *= 2
-    return sums
-
-
 def first_lanes(m: LLVMMachine, state: State, count: int) -> State:
     """Return the first `count` lanes of a vector state."""
     return [_part(m, v, 0, count) for v in state]

@@ -20,7 +20,7 @@ from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import accesses_of
 from smelt.codegen.llvm.nests.environment import Environment
-from smelt.codegen.llvm.nests.pieces import Limit
+from smelt.codegen.llvm.nests.nest import Limit
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, sub, substitute

@@ -23,8 +23,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.affine_predicates import gap_of
 from smelt.codegen.llvm.loopir.items import Apply, Item, Load, accesses_of
 from smelt.codegen.llvm.loops.versioning import live_items
-from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.pieces import Limit, Piece
+from smelt.codegen.llvm.nests.nest import Limit, Nest, Piece
 from smelt.kernel.bounds import Facts, nonnegative, proves_inside
 from smelt.ops.combine import CHOICE
 from smelt.ops.scalar import SCALARS

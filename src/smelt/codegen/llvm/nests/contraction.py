@@ -1,12 +1,13 @@
-"""The plan of a contraction in blocks along one axis of each operand (GEMM, GEMV).
+"""The plan of a contraction in blocks, and all plans of a phase.
 
 `smelt.codegen.llvm.schedule.contract` chooses it, and describes which contractions have one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal, TypeVar, cast
 
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.loopir.items import Dot, Item
@@ -14,14 +15,16 @@ from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_stride
 from smelt.codegen.llvm.nests.product_plan import (
     IN_PLACE,
     Driver,
+    PackedPlan,
     PanelOperand,
     PlanDefaults,
     PlanNotes,
+    ProductPlan,
+    Tile,
     TileStores,
     packed_panels,
     tile_cycles,
 )
-from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.machine.blocks import DEPTH, GEMV, MATRIX_DEPTH, UNPACKED
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i32
@@ -260,3 +263,43 @@ class Contraction(PlanDefaults):
     def by_panels(self) -> bool:
         """Whether few rows are multiplied panel by panel, each panel read to its end."""
         return self.prepacked and self.kind == "small"
+
+
+Plan = TypeVar("Plan", bound=ProductPlan)
+
+
+def renewed(plan: Plan, latest: Callable[[Item], Item]) -> Plan:
+    """Return a plan after a rewrite, which tells what each item has become."""
+    changed = {name: latest(getattr(plan, name)) for name in ("item", "left", "right")}
+    if all(item is getattr(plan, name) for name, item in changed.items()):
+        return plan
+    return replace(cast(Any, plan), **changed)
+
+
+class Products(Mapping[Item, ProductPlan]):
+    """The plans of a phase's products: all `blocked`, or all `packed`."""
+
+    def __init__(
+        self,
+        blocked: Mapping[Item, Contraction] | None = None,
+        packed: Mapping[Item, PackedPlan] | None = None,
+    ) -> None:
+        self.blocked = list((blocked or {}).values())
+        """Plans of blocks along one axis of each operand, which may be in streams."""
+        self.packed = list((packed or {}).values())
+        """Plans whose operands are packed by position."""
+        self._plans: dict[Item, ProductPlan] = {**(blocked or {}), **(packed or {})}
+
+    def renewed(self, latest: Callable[[Item], Item]) -> Products:
+        """Return the same plans after a rewrite, which tells what each item has become."""
+        blocked = {latest(c.item): renewed(c, latest) for c in self.blocked}
+        return Products(blocked, {latest(c.item): renewed(c, latest) for c in self.packed})
+
+    def __getitem__(self, item: Item) -> ProductPlan:
+        return self._plans[item]
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._plans)
+
+    def __len__(self) -> int:
+        return len(self._plans)

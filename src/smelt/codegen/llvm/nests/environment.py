@@ -35,9 +35,7 @@ from smelt.codegen.llvm.loopir.items import (
     cut_axes,
     enclosing_regions,
 )
-from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.nests.pieces import Limit
-from smelt.codegen.llvm.nests.row_groups import RowGroupRanges
+from smelt.codegen.llvm.nests.nest import Limit, Nest, RowGroupRanges, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
@@ -195,10 +193,6 @@ class Reductions(Protocol):
         """Set the results of a nest's reductions to the reductions of nothing."""
         ...
 
-    def step_rows(self, reduction: Reduction, scopes: list[Scope]) -> None:
-        """Reduce the current vectors of several rows at once."""
-        ...
-
     def finished(self, reduction: Reduction, scope: Scope) -> Value:
         """Return the result of a reduction whose states are in scratch."""
         ...
@@ -218,7 +212,6 @@ class Settings(TypedDict, total=False):
     starts: Mapping[tuple[Region | None, str], Value]
     accesses: Sequence[Access]
     cached_gathers: Mapping[Item, CachedGather]
-    far: Mapping[Index, Value]
     items: Sequence[Item]
     known_conditions: dict[Item, bool]
     live_items: frozenset[Item]
@@ -232,7 +225,6 @@ class Settings(TypedDict, total=False):
     row_batch: RowBatch
     saves: Sequence[Item]
     steps: Mapping[Visit, tuple[Value, Value]]
-    together: int
 
 
 class Environment(ABC):
@@ -254,10 +246,6 @@ class Environment(ABC):
         self.load_groups: InterleavedLoads = {}
         self.saves: Sequence[Item] = []
         self.nontemporal, self.prefetches_stores, self.prefetch_enabled = 0, False, True
-        self.together = 1
-        """Rows that are read together in the code that is being emitted."""
-        self.far: Mapping[Index, Value] = {}
-        """Distances in elements of the prefetches of these rows, by their expression."""
         self.proven_limits: frozenset[Limit] = frozenset()
         """Bounds checks that are proven for the code that is being emitted."""
         self.cached_gathers: Mapping[Item, CachedGather] = {}

@@ -1,12 +1,15 @@
 """The schedule of a phase: loop nests in order, what stays in scratch, and task blocks.
 
-`smelt.codegen.llvm.schedule.build_nests` builds it; `smelt.codegen.llvm.nest` emits it.
+`smelt.codegen.llvm.schedule.build_nests` builds it; `smelt.codegen.llvm.nest` emits it.  Nests may
+take row groups of a stream's blocks, each with its own range of columns
+(`smelt.codegen.llvm.schedule.mask_ranges`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.loopir.items import (
     Item,
     Load,
@@ -15,14 +18,34 @@ from smelt.codegen.llvm.loopir.items import (
     Region,
     StateUpdate,
     StoreItem,
+    Visit,
     enclosing_regions,
 )
 from smelt.codegen.llvm.loopir.store_ranges import Range
-from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.contraction import Contraction, Products
 from smelt.codegen.llvm.nests.product_plan import ProductPlan
-from smelt.codegen.llvm.nests.products import Products
+from smelt.kernel.bounds import Facts
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index
+
+Limit = tuple[Index, Index]
+"""A bounds check: an index, and the extent that it must be below."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a partitioned axis, and the facts that hold in it.
+
+    It begins where the previous piece ends.
+    """
+
+    last: Index | None
+    """Position at which it ends; None: the end of the axis."""
+    facts: Facts
+    taken: dict[Item, bool]
+    """Conditions with one answer."""
+    limits: frozenset[Limit]
+    """Bounds checks that hold."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,6 +105,11 @@ class Nest:
     store_range: Range | None = None
     """The only range of an axis that is walked, so that its stores need no test."""
 
+    @property
+    def has_states(self) -> bool:
+        """Whether some reductions have their states in arrays, across loops."""
+        return any(not self.in_registers(r) for r in self.reductions)
+
     def in_registers(self, reduction: Reduction) -> bool:
         """Return whether a reduction's result axes are all outside of its reduced axes."""
         reduced_depths = [self.order.index(a) for a in reduction.over if a in self.order]
@@ -116,3 +144,50 @@ class Schedule:
     def region(self, item: Item) -> Region | None:
         """Return the region in which an item is computed."""
         return self.phase.segments[item.time]
+
+
+@dataclass(frozen=True, eq=False)
+class RowGroups:
+    """The row groups of a region, and the nests that run for each of them.
+
+    `guides` are the nests that recompute the bounds for fewer rows.
+    """
+
+    region: Region
+    rows: str
+    columns: str
+    group: int
+    """Columns to whose multiples the range of a row group is rounded."""
+    size: int
+    """Rows of a row group."""
+    fine: int
+    """Rows whose range is exact, for sums over the columns."""
+    most: int
+    """Most row groups of a task."""
+    nests: frozenset[Nest]
+    products: tuple[Contraction, ...]
+    guides: tuple[Nest, ...]
+
+    @property
+    def visit(self) -> Visit:
+        """The region's walk along the columns."""
+        return self.region.visits[-1]
+
+    def takes(self, c: Contraction) -> bool:
+        """Return whether a contraction has these rows and columns, or sums over these columns."""
+        return c in self.products
+
+    def sums(self, c: Contraction) -> bool:
+        """Return whether a contraction sums over these columns."""
+        return c in self.products and c.k == self.columns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowGroupRanges:
+    """Row groups, and the tables of their column ranges in the current block.
+
+    `tables` has an address for each number of rows, and whether ranges are exact.
+    """
+
+    groups: RowGroups
+    tables: Mapping[tuple[int, bool], ir.Value]

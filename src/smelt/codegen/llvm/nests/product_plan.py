@@ -1,9 +1,11 @@
-"""What every plan of a product answers, whatever its operands and its loops.
+"""What every plan of a product answers, whatever its operands; its register tile.
 
 A product has an axis of vectors (n), one of rows (m) unless rows are positions along several axes,
 and reduced ones (k, outer).  Its plan says which loops pack each operand, what a task takes, which
 arrays it needs in scratch, how tiles may store results, and what it costs.  Everything outside of
 a plan's own driver asks these questions, and never which kind of plan it is.
+
+Sizes of tiles: Low et al., "Analytical Modeling Is Enough for High-Performance BLIS", 2016.
 """
 
 from __future__ import annotations
@@ -13,11 +15,63 @@ from typing import Literal, Protocol
 
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.loopir.items import Item, Phase
-from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.kernel.artifact import SizeLimits, Variant
+from smelt.machine.blocks import ROW_MULTIPLE
+from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, floordiv
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The register tile of a microkernel: `rows` by `vectors` of `lanes` columns."""
+
+    rows: int
+    vectors: int
+    lanes: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.lanes
+
+
+def register_tile(target: Target, lanes: int) -> Tile:
+    """Return the usual register tile.
+
+    Two vectors wide, and as high as the registers allow besides two vectors and a broadcast: blocks
+    of rows are whole tiles.
+
+    >>> [register_tile(Target.for_isa(isa), 8).rows for isa in ("avx512", "avx2", "neon")]
+    [12, 6, 12]
+    """
+    free = target.registers - 3
+    rows = next(h for h in range(free // 2, 0, -1) if ROW_MULTIPLE % h == 0)
+    return Tile(rows, 2, lanes)
+
+
+def in_place_tile(target: Target, lanes: int) -> Tile:
+    """Return the tile for operands in place, where each row takes an address register.
+
+    As high as hides the latency of multiply-adds (two pipes of four cycles), or twice that if there
+    are registers.
+    """
+    return Tile(8 if target.registers >= 32 else 4 if target.registers >= 16 else 2, 2, lanes)
+
+
+def short_row_tiles(target: Target, lanes: int) -> tuple[Tile, ...]:
+    """Return tiles for a GEMV with short rows, the narrower first.
+
+    They are as wide as rows of the right operand.  Their accumulators take half of the registers.
+    """
+    sums = target.registers // 2
+    return tuple(Tile(sums // vectors, vectors, lanes) for vectors in (sums // 4, sums // 2))
+
+
+def tile_heights(full: int) -> tuple[int, ...]:
+    """Return tile heights, largest first, which together cover any number of rows."""
+    return (full, *(h for h in (4, 2, 1) if 2 * h <= full))
+
 
 LEFT_PART, RIGHT_PART, TABLE_PART, SUMS_PART, RUNS_PART = 300, 301, 302, 303, 304
 """Arrays in scratch: packed operands, tables of offsets, sums, and runs."""
@@ -88,7 +142,69 @@ class TileStores:
     """An axis that must have a position, since nothing else clears the sums."""
 
 
-class ProductPlan(Protocol):
+class PlanDefaults(Protocol):
+    """The answers of a plan that packs as nests do, and stores nothing directly."""
+
+    __slots__ = ()
+
+    @property
+    def unit(self: ProductPlan) -> DType:
+        """The element type of packed operands in scratch: that of results."""
+        return self.item.dtype
+
+    @property
+    def row_axes(self: ProductPlan) -> tuple[str, ...]:
+        """The axes of the result's rows: all but the last one."""
+        return self.axes[:-1]
+
+    @property
+    def result_axis(self: ProductPlan) -> str:
+        """The axis along which results are contiguous: that of columns."""
+        return self.n
+
+    def cycles(self: ProductPlan, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds, for a result of so many rows."""
+        return tile_cycles(points, self.tile)
+
+    @property
+    def reads_past_end(self) -> bool:
+        """Whether tiles read packed operands past what was packed: that must be numbers."""
+        return True
+
+    @property
+    def unroll_of_packing(self) -> int:
+        """Vectors that a nest packs at once."""
+        return 2
+
+    @property
+    def transposes_packing(self) -> bool:
+        """Whether nests may pack the right operand by transposed tiles."""
+        return True
+
+    @property
+    def transposes_sums(self) -> bool:
+        """Whether results are transposed when all sums are done."""
+        return False
+
+    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
+        """Return how tiles may store results directly; None if an epilogue stores them."""
+        return None
+
+    @property
+    def has_plain_columns(self) -> bool:
+        """Whether columns are along several axes, but without windows."""
+        return False
+
+    def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
+        """Yield variants that serve a phase better whose products have these plans."""
+        yield from ()
+
+    def panel_operand(self) -> PanelOperand | None:
+        """Return the operand that the inner loop reads in panels, or None."""
+        return None
+
+
+class ProductPlan(PlanDefaults, Protocol):
     """Plan of a product: its operands in order, its axes, and its register tile."""
 
     @property
@@ -156,26 +272,6 @@ class ProductPlan(Protocol):
         """The axis along which its result is contiguous where others read it."""
         ...
 
-    @property
-    def reads_past_end(self) -> bool:
-        """Whether tiles read packed operands past what was packed: that must be numbers."""
-        ...
-
-    @property
-    def unroll_of_packing(self) -> int:
-        """Vectors that a nest packs at once."""
-        ...
-
-    @property
-    def transposes_packing(self) -> bool:
-        """Whether nests may pack the right operand by transposed tiles."""
-        ...
-
-    @property
-    def transposes_sums(self) -> bool:
-        """Whether results are transposed when all sums are done."""
-        ...
-
     def notes(self) -> PlanNotes:
         """Return the policies of this plan in words."""
         ...
@@ -192,26 +288,9 @@ class ProductPlan(Protocol):
         """Return the cycles of so many multiply-adds, for a result of so many rows."""
         ...
 
-    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
-        """Return how tiles may store results directly; None if they never do."""
-        ...
-
-    def panel_operand(self) -> PanelOperand | None:
-        """Return the operand that the inner loop reads in panels, or None."""
-        ...
-
 
 class PackedPlan(ProductPlan, Protocol):
     """Plan of a product whose operands are packed by position; it stands outside of streams."""
-
-    @property
-    def has_plain_columns(self) -> bool:
-        """Whether columns are along several axes, but without windows."""
-        ...
-
-    def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
-        """Yield variants that serve a phase better whose products have these plans."""
-        ...
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Return the task blocks: grid axis -> positions."""
@@ -224,68 +303,6 @@ class PackedPlan(ProductPlan, Protocol):
     def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result."""
         ...
-
-
-class PlanDefaults:
-    """The answers of a plan that packs as nests do, and stores nothing directly."""
-
-    __slots__ = ()
-
-    @property
-    def unit(self: ProductPlan) -> DType:
-        """The element type of packed operands in scratch: that of results."""
-        return self.item.dtype
-
-    @property
-    def row_axes(self: ProductPlan) -> tuple[str, ...]:
-        """The axes of the result's rows: all but the last one."""
-        return self.axes[:-1]
-
-    @property
-    def result_axis(self: ProductPlan) -> str:
-        """The axis along which results are contiguous: that of columns."""
-        return self.n
-
-    def cycles(self: ProductPlan, points: Index, rows: Index) -> Index:
-        """Return the cycles of so many multiply-adds."""
-        return tile_cycles(points, self.tile)
-
-    @property
-    def reads_past_end(self) -> bool:
-        """True: tiles read packed operands past what was packed."""
-        return True
-
-    @property
-    def unroll_of_packing(self) -> int:
-        """Vectors that a nest packs at once."""
-        return 2
-
-    @property
-    def transposes_packing(self) -> bool:
-        """True: nests may pack the right operand by transposed tiles."""
-        return True
-
-    @property
-    def transposes_sums(self) -> bool:
-        """False: sums are stored as they are computed."""
-        return False
-
-    def tile_stores(self, local: Mapping[str, Index]) -> TileStores | None:
-        """Return None: an epilogue stores results."""
-        return None
-
-    @property
-    def has_plain_columns(self) -> bool:
-        """False: columns are along one axis, or windows slide along them."""
-        return False
-
-    def variants(self, phase: Phase, plans: Sequence[PackedPlan]) -> Variants:
-        """Yield nothing: there is one way for all sizes."""
-        yield from ()
-
-    def panel_operand(self) -> PanelOperand | None:
-        """Return None: no operand is worth storing in panels beforehand."""
-        return None
 
 
 def tile_cycles(points: Index, tile: Tile, together: int = 1) -> Index:

@@ -26,7 +26,7 @@ from smelt.codegen.llvm.access.memory import PTR, element_address, fit_cache_lin
 from smelt.codegen.llvm.instructions.counting import emit_loop
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.nests.environment import Environment
-from smelt.codegen.llvm.products.tile_loops import outline_function
+from smelt.codegen.llvm.products.microkernel import outline_function
 from smelt.machine.blocks import COLUMNS as MOST
 from smelt.types.dtype import i8, i32, i64
 

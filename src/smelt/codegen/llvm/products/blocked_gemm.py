@@ -33,14 +33,13 @@ from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
-from smelt.codegen.llvm.nests.register_tile import Tile, short_row_tiles
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, Tile, short_row_tiles
 from smelt.codegen.llvm.products.gemv import Gemv
 from smelt.codegen.llvm.products.macrokernel import Macrokernel
+from smelt.codegen.llvm.products.microkernel import strip_mine_axis
 from smelt.codegen.llvm.products.move_elements import clear_elements, clear_panel_tail
-from smelt.codegen.llvm.products.pack_vnni import VnniPacker
+from smelt.codegen.llvm.products.pack_rows import VnniPacker
 from smelt.codegen.llvm.products.packing import Packer, panel_offset
-from smelt.codegen.llvm.products.tile_loops import strip_mine_axis
 from smelt.codegen.llvm.scratch.workspace import MAX_RESIDENT_BLOCKS, needs_run_sums, repeat_visits
 from smelt.machine.blocks import COLUMNS, DEPTH, MATRIX_STEP
 from smelt.python.dataclass import dataclass

@@ -15,10 +15,9 @@ from smelt.codegen.llvm.loopir.items import Apply, Const, Item, Load
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
-from smelt.codegen.llvm.products.depthwise import Depthwise
-from smelt.codegen.llvm.products.depthwise_microkernel import Epilogue
+from smelt.codegen.llvm.products.depthwise import Depthwise, Epilogue
+from smelt.codegen.llvm.products.microkernel import strip_mine_axis
 from smelt.codegen.llvm.products.packing import Packer
-from smelt.codegen.llvm.products.tile_loops import strip_mine_axis
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType

@@ -27,7 +27,7 @@ from smelt.codegen.llvm.loops.split_store_ranges import range_ends
 from smelt.codegen.llvm.nests.environment import DirectStores, Environment
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.product_plan import ProductPlan, TileStores
-from smelt.codegen.llvm.products.tile_sums import RoundedOutput
+from smelt.codegen.llvm.products.microkernel import RoundedOutput
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.scratch.workspace import reads
 from smelt.types.affine import coefficient

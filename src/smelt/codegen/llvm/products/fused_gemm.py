@@ -21,7 +21,7 @@ A prepacked right operand is read in place; all tiles of a panel share in prefet
 the next block, or the next task, reads first.
 
 With few rows a panel is multiplied only some times, and packing it separately would cost as much as
-two of these: so the first tile packs what it multiplies (`smelt.codegen.llvm.products.first_use`).
+two of these: so the first tile packs what it multiplies (`FirstUse`).
 
 A row remainder goes to lower tiles, down to single rows, where outputs may overwrite operands:
 nothing is computed twice.  The extra sums of whole tiles are of whatever is stored behind packed
@@ -38,7 +38,6 @@ from typing import Self
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
-    load_scalar,
     load_vector,
     prefetch,
     store_vector,
@@ -49,15 +48,27 @@ from smelt.codegen.llvm.instructions.counting import (
     row_addresses,
     step_address,
 )
-from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
-from smelt.codegen.llvm.products.first_use import UNROLL, FirstUse
 from smelt.codegen.llvm.products.fused_epilogue import Columns, FusedEpilogue, Part, mask_of_last
+from smelt.codegen.llvm.products.fused_gemm_packing import UNROLL, FirstUse
+from smelt.codegen.llvm.products.microkernel import (
+    add_previous_blocks,
+    broadcast_each,
+    fits_one_run,
+    for_each_height,
+    multiply_add,
+    rank_one_update,
+    reduction_loop,
+    strip_mine_axis,
+    sum_in_runs,
+    unrolled_reduction,
+)
 from smelt.codegen.llvm.products.prefetch import (
     PanelShare,
     Share,
@@ -65,14 +76,6 @@ from smelt.codegen.llvm.products.prefetch import (
     prefetch_at,
     prefetch_in_loop,
 )
-from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
-from smelt.codegen.llvm.products.tile_loops import (
-    for_each_height,
-    reduction_loop,
-    strip_mine_axis,
-    unrolled_reduction,
-)
-from smelt.codegen.llvm.products.tile_sums import add_previous_blocks, fits_one_run, sum_in_runs
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.python.dataclass import dataclass
@@ -133,7 +136,7 @@ class FusedGemm(FusedEpilogue):
         together by those products only which share a packed left operand.
         """
         env, c = self.env, self.c
-        if c.k_blocked:
+        if c.blocks_k:
             self._k_blocks(self._sharing())
         elif not c.keeps_sums:
             products = [*self._kept_products(), self]
@@ -400,7 +403,7 @@ class FusedGemm(FusedEpilogue):
         b, env, c = self.b, self.env, self.c
         has_extra_sums = c.form == "k_blocked"  # of whole tiles past the last row or column
         starts = self._starts(row, count, clamped=clamped)
-        has_sums = c.stores_sums or c.k_blocked
+        has_sums = c.stores_sums or c.blocks_k
         places = [] if has_sums else self._places(row, count)
         origins = self._origins(row) if count > 1 and not c.small_m else {}
         is_final = self.is_last_block
@@ -466,7 +469,7 @@ class FusedGemm(FusedEpilogue):
         c, b, use, vectors = self.c, self.b, self.first_use, panel[1]
         # Packing stores would keep LLVM from interleaving unrolled positions.
         is_short = c.small_m and (packed is not None or not (use and use.iterations_before))
-        unroll = UNROLL if c.k_blocked and not is_short else 1
+        unroll = UNROLL if c.blocks_k and not is_short else 1
         update = multiply_add(self.m, c.item)
 
         def step_at(
@@ -490,7 +493,7 @@ class FusedGemm(FusedEpilogue):
 
         zeros = [self.m.const(c.item.dtype, 0)] * (len(starts) * vectors)
         span, dtype = (number(0), self.depth), c.item.dtype
-        if c.k_blocked or not c.wide or fits_one_run(self.env.s.local[c.k], dtype):
+        if c.blocks_k or not c.wide or fits_one_run(self.env.s.local[c.k], dtype):
             rest = partial(step_at, prefetches=False)
             return unrolled_reduction(b, span, unroll, step_at, zeros, rest)
         return sum_in_runs(
@@ -498,16 +501,15 @@ class FusedGemm(FusedEpilogue):
         )
 
     def _left_at(self, starts: list[Value], k: Value, nth: int) -> Iterator[Value]:
-        """Yield the broadcast elements of a tile's rows at position k + nth."""
+        """Return the broadcast elements of a tile's rows at position k + nth."""
         step, dtype = self.left_strides[1], self.left_dtype
         kind = memory_type(dtype)
-        if self.c.k_blocked or self.c.gathers_rows:  # few registers, or unrelated addresses
+        if self.c.blocks_k or self.c.gathers_rows:  # few registers, or unrelated addresses
             places = (self._advance(start, k, nth, step, dtype) for start in starts)
         else:
             row_stride = self.left_strides[0], kind
             places = iter(row_addresses(self.b, starts, row_stride, k, step, kind))
-        for at in places:
-            yield splat(self.b, load_scalar(self.scalar, at, dtype, None), self.c.tile.lanes)
+        return broadcast_each(self.m, places, dtype)
 
     def _advance(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
         """Return the address `k + nth` steps on; only `k` changes between iterations."""
@@ -604,7 +606,7 @@ class FusedGemm(FusedEpilogue):
         b, c, (starts, vectors) = self.b, self.c, tile
         if c.small_m:
             return self.first_use.prefetch if self.first_use else lambda k, step: None
-        if c.k_blocked:
+        if c.blocks_k:
             place = b.sub(row, self.first_row), b.sub(column, self.column)
             targets = self._prefetch_targets(*place)
             part = self._panel_ahead(*place) if c.prepacked and not c.issue_bound else None

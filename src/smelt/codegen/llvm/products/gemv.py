@@ -43,10 +43,9 @@ from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, SUMS_PART
+from smelt.codegen.llvm.products.microkernel import multiply_add, strip_mine
 from smelt.codegen.llvm.products.move_elements import clear_elements
-from smelt.codegen.llvm.products.operand_rows import row_scopes, vector_loop
-from smelt.codegen.llvm.products.rank_one_update import multiply_add
-from smelt.codegen.llvm.products.tile_loops import strip_mine
+from smelt.codegen.llvm.products.pack_rows import row_scopes, vector_loop
 from smelt.codegen.llvm.scratch.workspace import sums_runs_apart
 from smelt.machine.blocks import AXPY_RUN
 from smelt.python.dataclass import dataclass
@@ -178,7 +177,7 @@ class Gemv:
     def _summed_run(self, later: Value) -> None:
         """Emit a run of rows; a `later` run is summed separately, then added.
 
-        This bounds rounding errors (`smelt.codegen.llvm.products.tile_sums`).
+        This bounds rounding errors (`smelt.codegen.llvm.products.microkernel`).
         """
         b, env, c, dtype = self.b, self.env, self.c, self.c.item.dtype
         before, separate = env.storage.at[c.item, 0], env.storage.at[c.item, SUMS_PART]

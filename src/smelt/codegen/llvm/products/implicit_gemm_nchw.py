@@ -13,27 +13,29 @@ from collections.abc import Collection
 from itertools import product as positions
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, load_scalar, load_vector, store_vector
-from smelt.codegen.llvm.instructions.indexing import I64, number, opaque, splat
+from smelt.codegen.llvm.access.memory import element_address, store_vector
+from smelt.codegen.llvm.instructions.indexing import I64, number, opaque
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART
-from smelt.codegen.llvm.nests.register_tile import Tile
-from smelt.codegen.llvm.products.move_elements import clear_elements
-from smelt.codegen.llvm.products.pack_filters import pack_filter_pairs, pair_loads
-from smelt.codegen.llvm.products.pack_short_rows import for_each_row_length
-from smelt.codegen.llvm.products.packing import Packer
-from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
-from smelt.codegen.llvm.products.tile_loops import (
+from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART, Tile
+from smelt.codegen.llvm.products.microkernel import (
+    TileTarget,
+    add_previous_blocks,
+    broadcast_each,
     for_each_tile,
+    load_row,
+    multiply_add,
     outline_function,
+    rank_one_update,
     reduction_loop,
+    row_offset,
     strip_mine_axis,
 )
-from smelt.codegen.llvm.products.tile_sums import TileTarget, add_previous_blocks, row_offset
+from smelt.codegen.llvm.products.move_elements import clear_elements, pack_filter_pairs, pair_loads
+from smelt.codegen.llvm.products.packing import Packer, for_each_row_length
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
 from smelt.codegen.llvm.schedule.operands import StridedOperand, plain_load
 from smelt.machine.target import Target
@@ -250,7 +252,7 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
     to, stride, left, row_stride, right, table, depth, fresh, *walk = f.args
     dtype, unit = item.dtype, item.args[0].dtype
     b = ir.IRBuilder(f.append_basic_block("entry"))
-    m, scalar = LLVMMachine(b, tile.lanes, target), LLVMMachine(b, None, target)
+    m = LLVMMachine(b, tile.lanes, target)
     places = TileTarget(to, stride, dtype).addresses(b, tile)
     count = len(places)
 
@@ -259,15 +261,12 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
 
     def step(k: Value, carried: list[Value], _: int) -> list[Value]:
         right_row = element_address(b, right, load_entry(table, k), unit)
-        right_vectors = [
-            load_vector(m, element_address(b, right_row, number(v * tile.lanes), unit), unit, None)
-            for v in range(tile.vectors)
-        ]
+        right_vectors = load_row(m, right_row, unit, tile.vectors)
         column = element_address(b, left, carried[count] if walk else k, unit)
         rows = (
             element_address(b, column, b.mul(row_stride, number(i)), unit) for i in range(tile.rows)
         )
-        weights = (splat(b, load_scalar(scalar, at, unit, None), tile.lanes) for at in rows)
+        weights = broadcast_each(m, rows, unit)
         sums = rank_one_update(multiply_add(m, item), weights, right_vectors, carried[:count])
         return sums + [load_entry(at, b.add(k, number(1))) for at in walk]
 

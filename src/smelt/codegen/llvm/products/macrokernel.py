@@ -18,8 +18,6 @@ from typing import Any
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
-    load_scalar,
-    load_vector,
     prefetch,
     store_vector,
 )
@@ -30,7 +28,7 @@ from smelt.codegen.llvm.instructions.counting import (
     step_address,
 )
 from smelt.codegen.llvm.instructions.dot_product import dot_step, has_square_step, ones
-from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque, splat
+from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
@@ -38,36 +36,39 @@ from smelt.codegen.llvm.loopir.items import Access, Item, bounded_axes
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART
-from smelt.codegen.llvm.nests.register_tile import Tile, tile_heights
+from smelt.codegen.llvm.nests.product_plan import (
+    LEFT_PART,
+    RIGHT_PART,
+    SUMS_PART,
+    Tile,
+    tile_heights,
+)
 from smelt.codegen.llvm.products.amx import PANEL_COLUMNS as AMX_COLUMNS
 from smelt.codegen.llvm.products.amx import multiply, panel_offsets, rows_load_well
 from smelt.codegen.llvm.products.direct_store import rounded_output, row_layout
-from smelt.codegen.llvm.products.pack_vnni import panel_units
-from smelt.codegen.llvm.products.packing import panel_offset
-from smelt.codegen.llvm.products.prefetch import PanelShare, TilePrefetcher
-from smelt.codegen.llvm.products.rank_one_update import (
-    exchange_halves,
-    interleave_positions,
-    multiply_add,
-    pair_rows,
-    rank_one_update,
-    square_update,
-)
-from smelt.codegen.llvm.products.tile_loops import (
-    ends_with_whole_unit,
-    for_each_height,
-    reads_well_in_place,
-    reduction_loop,
-    unrolled_reduction,
-)
-from smelt.codegen.llvm.products.tile_sums import (
+from smelt.codegen.llvm.products.microkernel import (
     Masks,
     TileTarget,
     add_previous_blocks,
+    broadcast_each,
+    ends_with_whole_unit,
+    exchange_halves,
+    for_each_height,
+    interleave_positions,
+    load_row,
+    multiply_add,
+    pair_rows,
+    rank_one_update,
+    reads_well_in_place,
+    reduction_loop,
+    square_update,
     store_tile,
     strided_rows,
+    unrolled_reduction,
 )
+from smelt.codegen.llvm.products.pack_rows import panel_units
+from smelt.codegen.llvm.products.packing import panel_offset
+from smelt.codegen.llvm.products.prefetch import PanelShare, TilePrefetcher
 from smelt.codegen.llvm.schedule.mask_ranges import over_row_groups
 from smelt.codegen.llvm.schedule.operands import panel_step, plain_load
 from smelt.codegen.llvm.scratch.workspace import needs_run_sums
@@ -556,12 +557,7 @@ class Macrokernel:
         if c.group is None or not c.group.left_offset:
             return begin
         first = element_address(b, self.env.storage.at[c.item, SUMS_PART], column, c.unit)
-        sums = [
-            load_vector(
-                m, element_address(b, first, number(v * c.tile.lanes), c.unit), c.unit, None
-            )
-            for v in range(vectors)
-        ]
+        sums = load_row(m, first, c.unit, vectors)
         return [m.add(x, sums[k % vectors]) for k, x in enumerate(begin)]
 
     # ---- the inner loop --------------------------------------------------------------------------
@@ -723,12 +719,7 @@ class Macrokernel:
                     source_etype=ir.IntType(8),
                 )
                 prefetch(b, at, near=True)
-        steps = [number(v * self.c.tile.lanes) for v in range(vectors)]
-        masks = [*[None] * (vectors - 1), None if place.packed else mask]
-        return [
-            load_vector(m, element_address(b, first, step, place.dtype), place.dtype, part)
-            for step, part in zip(steps, masks, strict=True)
-        ]
+        return load_row(m, first, place.dtype, vectors, None if place.packed else mask)
 
     def _rows_at(self, starts: list[Value], k: Value, nth: int, height: int) -> list[Value]:
         """Return addresses of a tile's rows at position k + nth."""
@@ -748,8 +739,5 @@ class Macrokernel:
         self, m: LLVMMachine, rows: list[Value], across: list[Value], totals: list[Value]
     ) -> list[Value]:
         """Return the sums after one more position along k."""
-        b, place, lanes = self.b, self.left, self.c.tile.lanes
-        scalar = LLVMMachine(b, None, self.env.frame.target)
-        unit = place.unit or place.dtype
-        left = (splat(b, load_scalar(scalar, at, unit, None), lanes) for at in rows)
+        left = broadcast_each(m, rows, self.left.unit or self.left.dtype)
         return rank_one_update(multiply_add(m, self.c.item, self.c.group), left, across, totals)

@@ -32,7 +32,7 @@ from smelt.codegen.llvm.loopir.items import Access, Apply, Cast, Item, StoreItem
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.product_plan import ProductPlan
-from smelt.codegen.llvm.products.tile_loops import reduction_loop
+from smelt.codegen.llvm.products.microkernel import reduction_loop
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import axes_of, substitute

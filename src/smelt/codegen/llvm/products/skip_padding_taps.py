@@ -19,7 +19,7 @@ from smelt.codegen.llvm.access.memory import any_lane, element_address, load_vec
 from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.nests.environment import Environment
-from smelt.codegen.llvm.products.tile_loops import reduction_loop
+from smelt.codegen.llvm.products.microkernel import reduction_loop
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 
 Value = ir.Value

@@ -26,14 +26,13 @@ from typing import Self
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     element_address,
-    load_scalar,
     load_vector,
     prefetch,
     store_vector,
 )
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.counting import step_address
-from smelt.codegen.llvm.instructions.indexing import I64, number, splat
+from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
@@ -41,15 +40,17 @@ from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.products.fused_gemm_packing import FusedGemmPacker
-from smelt.codegen.llvm.products.operand_rows import vector_loop
-from smelt.codegen.llvm.products.prefetch import FRACTION
-from smelt.codegen.llvm.products.rank_one_update import multiply_add, rank_one_update
-from smelt.codegen.llvm.products.tile_loops import (
+from smelt.codegen.llvm.products.microkernel import (
+    broadcast_each,
     for_each_column_tile,
+    multiply_add,
     outline_function,
+    rank_one_update,
+    sum_in_runs,
     unrolled_reduction,
 )
-from smelt.codegen.llvm.products.tile_sums import sum_in_runs
+from smelt.codegen.llvm.products.pack_rows import vector_loop
+from smelt.codegen.llvm.products.prefetch import FRACTION
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.machine.blocks import SMALL_M_SWAPPED
@@ -217,7 +218,6 @@ class _Tile:
         self.f, self.c, self.vectors = f, c, vectors
         self.b = ir.IRBuilder(f.append_basic_block("entry"))
         self.m = LLVMMachine(self.b, c.tile.lanes, target)
-        self.scalar = LLVMMachine(self.b, None, target)
 
     def fill(self) -> None:
         """Emit the function's body."""
@@ -259,12 +259,10 @@ class _Tile:
             for at in [nth * self.c.tile.columns + v * lanes]
         ]
 
-        def broadcast(start: Value) -> Value:
-            at = element_address(b, element_address(b, start, k, dtype), number(nth), dtype)
-            return splat(b, load_scalar(self.scalar, at, dtype, None), lanes)
-
-        step_left = (broadcast(start) for start in starts)
-        return rank_one_update(multiply_add(self.m, self.c.item), step_left, across, sums)
+        firsts = (element_address(b, start, k, dtype) for start in starts)
+        places = (element_address(b, first, number(nth), dtype) for first in firsts)
+        left = broadcast_each(self.m, places, dtype)
+        return rank_one_update(multiply_add(self.m, self.c.item), left, across, sums)
 
     def _prefetch(self, k: Value) -> None:
         """Prefetch some lines of the next columns."""

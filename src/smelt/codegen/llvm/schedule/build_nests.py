@@ -40,10 +40,9 @@ from smelt.codegen.llvm.loops.unroll_factor import (
     lanes_of_runs,
     limit_unroll_to_runs,
 )
-from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.contraction import Contraction, Products
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.product_plan import ProductPlan
-from smelt.codegen.llvm.nests.products import Products
 from smelt.codegen.llvm.schedule.contract import Variant, plan_contractions
 from smelt.codegen.llvm.schedule.conv_plan import plan_convolutions
 from smelt.codegen.llvm.schedule.depthwise import plan_depthwise

@@ -41,10 +41,10 @@ from smelt.codegen.llvm.nests.product_plan import (
     PlanDefaults,
     PlanNotes,
     ScratchArray,
+    Tile,
     TileStores,
     packed_panels,
 )
-from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.schedule.depthwise import TILE_HEIGHTS
 from smelt.codegen.llvm.schedule.operands import is_prepacked, plain_load
 from smelt.machine.blocks import (

@@ -53,9 +53,10 @@ from smelt.codegen.llvm.nests.product_plan import (
     PlanDefaults,
     PlanNotes,
     ScratchArray,
+    Tile,
     Variants,
+    register_tile,
 )
-from smelt.codegen.llvm.nests.register_tile import Tile, register_tile
 from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.codegen.llvm.schedule.conv_nhwc import (
     MAX_FEW_CHANNELS,

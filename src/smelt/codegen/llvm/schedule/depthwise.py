@@ -38,6 +38,7 @@ from smelt.codegen.llvm.loopir.items import Dot, Item, Phase
 from smelt.codegen.llvm.loopir.merge_small_groups import find_mixing_axis, merge_groups
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loopir.strided_input import StridedRows, rows_in_place, transposable_rows
+from smelt.codegen.llvm.nests.contraction import renewed
 from smelt.codegen.llvm.nests.product_plan import (
     IN_PLACE,
     LEFT_PART,
@@ -49,11 +50,10 @@ from smelt.codegen.llvm.nests.product_plan import (
     PlanDefaults,
     PlanNotes,
     ScratchArray,
+    Tile,
     TileStores,
     Variants,
 )
-from smelt.codegen.llvm.nests.products import renewed
-from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.kernel.artifact import Variant
 from smelt.machine.blocks import ceiling, window_columns

@@ -17,7 +17,7 @@ from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
 from smelt.codegen.llvm.loopir.clone import dependencies
 from smelt.codegen.llvm.loopir.items import Dot, Item, Phase, Reduction
 from smelt.codegen.llvm.loopir.rewrite import Draft
-from smelt.codegen.llvm.nests.products import renewed
+from smelt.codegen.llvm.nests.contraction import renewed
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import window_plan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan, plan_depthwise_in_place

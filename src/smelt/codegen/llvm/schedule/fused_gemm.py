@@ -14,7 +14,7 @@ small right operand is packed, once for each task:
 - *K-blocked*: the left operand has to be packed too, or too many positions are reduced for
   one pass.  A task takes the reduced positions block by block, with the sums in scratch.
 - *Small M*: each panel is packed by the tile that multiplies it first
-  (`smelt.codegen.llvm.products.first_use`).  If the right operand is contiguous along the
+  (`smelt.codegen.llvm.products.fused_gemm_packing`).  If the right operand is contiguous along the
   reduction, the left one is packed, and operands are swapped
   (`smelt.codegen.llvm.products.small_m_swapped`).
 
@@ -31,7 +31,7 @@ from dataclasses import replace
 from smelt.codegen.llvm.loopir.clone import backward_slice, cost_of
 from smelt.codegen.llvm.loopir.items import Dot, Item, Load, Phase, Reduction
 from smelt.codegen.llvm.loopir.store_ranges import stored_range
-from smelt.codegen.llvm.nests.register_tile import Tile, register_tile
+from smelt.codegen.llvm.nests.product_plan import Tile, register_tile
 from smelt.codegen.llvm.schedule.contract import stored_axis
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedForm, FusedGemmPlan, FusedVariant
 from smelt.codegen.llvm.schedule.operands import (

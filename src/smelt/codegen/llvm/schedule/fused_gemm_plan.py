@@ -19,9 +19,9 @@ from smelt.codegen.llvm.nests.product_plan import (
     PlanDefaults,
     PlanNotes,
     ScratchArray,
+    Tile,
     packed_panels,
 )
-from smelt.codegen.llvm.nests.register_tile import Tile
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
 from smelt.kernel.product_cost import MANY
 from smelt.machine.blocks import (
@@ -172,7 +172,7 @@ class FusedGemmPlan(PlanDefaults):
         return self.form != "tall_skinny"
 
     @property
-    def k_blocked(self) -> bool:
+    def blocks_k(self) -> bool:
         """Whether a task takes the reduced positions block by block, with the sums in scratch."""
         return self.form in ("k_blocked", "small_m")
 
@@ -223,7 +223,7 @@ class FusedGemmPlan(PlanDefaults):
         elif self.small_m and not self.swapped:
             right += ", by the tiles that multiply them first"
         sums = "in registers"
-        if self.k_blocked:
+        if self.blocks_k:
             sums += f", in scratch between blocks of {self.depth} positions"
         if self.keeps_sums:
             sums += ", kept for the epilogue of the last product"
@@ -296,7 +296,7 @@ class FusedGemmPlan(PlanDefaults):
         m, n, k = (local[a] for a in (self.m, self.n, self.k))
         tile, dtype, packs_rows = self.tile, self.item.dtype, self.leader is None
         overhang = tile.lanes * tile.columns  # transposed tiles may reach so far
-        if self.k_blocked:
+        if self.blocks_k:
             columns = add(n, tile.columns - 1)
             rows = add(m, tile.lanes - 1)
             if not self.prepacked:
@@ -352,7 +352,7 @@ class FusedGemmPlan(PlanDefaults):
                 (tile, max(SMALL_M.nc // products, tile)),
                 MANY,
             )
-        if self.k_blocked:
+        if self.blocks_k:
             rows, columns = K_BLOCKED.mc * (2 if self.direct else 1), K_BLOCKED.nc
             if self.prepacked or self.large_blocks:
                 rows, columns = LEFT_IN_PLACE.mc, LEFT_IN_PLACE.nc
@@ -404,7 +404,7 @@ class FusedGemmPlan(PlanDefaults):
                     long=self.issue_bound,
                     l2_bytes=self.l2_bytes,
                 )
-                if self.k_blocked
+                if self.blocks_k
                 else wide_blocks(
                     m, n, depth, result_positions, size, self.tile.columns, self.l2_bytes
                 )

@@ -24,8 +24,7 @@ from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Region, Visit, enclosing_regions
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
-from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.nests.row_groups import RowGroupRanges, RowGroups
+from smelt.codegen.llvm.nests.nest import Nest, RowGroupRanges, RowGroups, Schedule
 from smelt.ops.combine import EXTREMES
 
 Value = ir.Value

@@ -51,6 +51,11 @@ def plain_load(item: Item) -> Access | None:
     return item.access
 
 
+def conversions(item: Item) -> tuple[DType, ...]:
+    """Return the types to which a loaded element is converted until it is `item`."""
+    return (*conversions(item.args[0]), item.dtype) if isinstance(item, Cast) else ()
+
+
 def shares_cache_lines(steps: Sequence[Index | None], counts: Sequence[Index], line: int) -> bool:
     """Return whether neighbours along an axis share cache lines while these stay in L1.
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from smelt.codegen.llvm.instructions.indexing import is_repeated
 from smelt.codegen.llvm.loopir.clone import backward_slice
 from smelt.codegen.llvm.loopir.items import Item, Phase, accesses_of
+from smelt.codegen.llvm.nests.contraction import Products
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.nests.products import Products
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items, fused_gemm_plans
 from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
@@ -65,7 +65,7 @@ def _nest(phase: Phase, c: FusedGemmPlan) -> Nest:
     turns = not transposed and has_strides and (is_padded or gathers)
     right_order = right.order[::-1] if turns else right.order
     right = replace(right, transposed=transposed, order=right_order)
-    if c.k_blocked:
+    if c.blocks_k:
         outer, inner = left.order
         rows = tuple(i for i in left.items if is_transposed_load(i, inner, outer))
         left = replace(left, transposed=rows)

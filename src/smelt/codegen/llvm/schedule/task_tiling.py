@@ -22,8 +22,7 @@ from smelt.codegen.llvm.access.vector_axis import (
 from smelt.codegen.llvm.loopir.compute_at import window_task_blocks, window_task_rows
 from smelt.codegen.llvm.loopir.items import BlockEdge, Item, Load, Phase, Reduce, Scan, Visit
 from smelt.codegen.llvm.loopir.rewrite import Draft
-from smelt.codegen.llvm.nests.contraction import Contraction
-from smelt.codegen.llvm.nests.products import Products
+from smelt.codegen.llvm.nests.contraction import Contraction, Products
 from smelt.codegen.llvm.schedule.contract import product_block
 from smelt.codegen.llvm.schedule.mask_ranges import depends_on_rows, is_searched, row_group_streams
 from smelt.machine.blocks import (

@@ -1,34 +1,93 @@
-"""Pack a right operand in groups for dot-product instructions (VNNI, bf16, AMX).
+"""Read rows of an operand side by side, and pack them in groups (VNNI).
 
-See `smelt.codegen.llvm.instructions.dot_product`.  If the operand's rows are contiguous along the
-columns of the result, the rows of a group are read side by side and interleaved.  If they are
-contiguous along the reduction axis, a group is contiguous already, and tiles of units are
-transposed in registers.  The operand may be computed as it is read.
+
+Where a right operand's rows are contiguous along the columns of the result, the rows of a group are
+read side by side and interleaved (VNNI, bf16, AMX).  If they are contiguous along the reduction
+axis, a group is contiguous already, and tiles of units are transposed in registers.  The operand
+may be computed as it is read.  GEMV multiplies such rows in place
+(`smelt.codegen.llvm.products.gemv`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.dot_product import as_units, interleave_rows, to_packed_bits
-from smelt.codegen.llvm.instructions.indexing import number
+from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
-from smelt.codegen.llvm.products.operand_rows import (
-    load_rows,
-    masked_vector_loop,
-    row_scopes,
-    vector_loop,
-)
 from smelt.codegen.llvm.products.packing import panel_offset
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.types.dtype import i32
 
 Value = ir.Value
+
+
+def row_scopes(
+    env: Environment,
+    top: Scope,
+    axis: str,
+    at: Value,
+    count: int,
+    last: Value | None,
+    depth: int = 1,
+) -> list[Scope]:
+    """Return scopes of `count` consecutive rows; rows past `last`, if given, repeat the last.
+
+    In them `depth` loops are open.
+    """
+    b, scopes = env.b, list[Scope]()
+    for r in range(count):
+        row = b.add(at, number(r)) if r else at
+        if last is not None and r:
+            row = b.minimum(row, last)
+        scopes.append(Scope(top, {axis: row}))
+        env.enter(scopes[-1], depth)
+    return scopes
+
+
+def load_rows(
+    env: Environment, item: Item, scopes: Sequence[Scope], lanes: Lanes, depth: int = 2
+) -> list[Value]:
+    """Return a vector of an operand in each of some rows, inside `depth` loops."""
+    rows: list[Value] = []
+    for scope in scopes:
+        inner = Scope(scope, {lanes.axis: lanes.base}, lanes=lanes)
+        env.enter(inner, depth)
+        rows.append(env.get(item, inner, True))
+    return rows
+
+
+def vector_loop(
+    env: Environment,
+    span: tuple[Value, Value],
+    wide: int,
+    put: Callable[[Value, Value | None], None],
+) -> None:
+    """Emit `put(position, mask)` for full vectors of `wide` elements, then a masked one."""
+    b, (low, high) = env.b, span
+    middle = b.add(low, b.and_(b.sub(high, low), number(-wide)))
+    env.loop(low, middle, wide, lambda at: put(at, None))
+    masked_vector_loop(env, (middle, high), wide, put)
+
+
+def masked_vector_loop(
+    env: Environment, span: tuple[Value, Value], wide: int, put: Callable[[Value, Value], None]
+) -> None:
+    """Emit `put(position, mask)` for vectors of `wide` elements, all of them masked."""
+    b, (low, high) = env.b, span
+
+    def masked(at: Value) -> None:
+        put(at, lanes_before_end(b, b.sub(high, at), wide))
+
+    env.loop(low, high, wide, masked)
 
 
 def panel_units(env: Environment, c: Contraction) -> Value:
