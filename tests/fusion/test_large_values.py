@@ -75,6 +75,20 @@ def test_a_classifier_s_loss_stores_a_chunk_of_its_logits(target: str):
     assert kept_bytes(loss, specs, machine) <= machine.chunk_bytes < 2 * tokens * words
 
 
+@pytest.mark.parametrize(
+    ("target", "tokens", "width", "words"),
+    [("h100", 8192, 4096, 131072), ("4090", 4096, 2048, 65536)],
+)
+def test_gradients_of_a_classifier_with_few_tokens_store_no_logits(
+    target: str, tokens: int, width: int, words: int
+):
+    """Chunks of tokens would add up the weights' gradient in as much memory as logits take."""
+    machine = scheduled(gpu(target))
+    specs = [f"bf16[{tokens},{width}]", f"bf16[{width},{words}]", f"i64[{tokens}]"]
+    kept = kept_bytes(sm.value_and_grad(loss, (0, 1)), specs, machine)
+    assert kept <= SCARCE_CHUNKS * machine.chunk_bytes < 2 * tokens * words
+
+
 # ---- every form ----------------------------------------------------------------------------------
 
 

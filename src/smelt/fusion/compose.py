@@ -304,23 +304,36 @@ def _plan_chunks(
                     raise
                 graph, values = with_wide_sums(graph, narrow, values)
 
-    chosen = composed(None)
-    if chosen is None:
-        return None
-    first, cut = chosen
-    if cut.recomputes and available is None:
-        _check_worth(unchunked, first, target, hints)
+    def along(axes: Sequence[int]) -> Iterator[Plan]:
+        for axis in axes:
+            try:
+                other = composed((axis,))
+            except CannotChunk:
+                continue
+            if other is not None:
+                yield other[0]
+
+    every = range(large[0].type.rank)
+    try:
+        chosen = composed(None)
+        if chosen is None:
+            return None
+        first, cut = chosen
+        if cut.recomputes and available is None:
+            _check_worth(unchunked, first, target, hints)
+    except CannotChunk as refused:
+        if isinstance(refused, NarrowSums) or available is not None or not fills:
+            raise
+        most_ns = SCARCE_SLOWER * _objective_ns(unchunked, target, hints)
+        plans = [p for p in along(every) if _objective_ns(p, target, hints) <= most_ns]
+        if not plans:
+            raise
+        return min(plans, key=lambda p: total_kept_bytes(p, hints))
     if available is not None or not _fills_memory(total_kept_bytes(first, hints), target):
         return first
-    most_ns, plans = MAX_SLOWER * _objective_ns(first, target, hints), [first]
-    for axis in {*range(large[0].type.rank)} - {cut.axis}:
-        try:
-            other = composed((axis,))
-            if other is not None:
-                plans.append(other[0])
-        except CannotChunk:
-            continue
-    plans = [p for p in plans if p is first or _objective_ns(p, target, hints) <= most_ns]
+    most_ns = MAX_SLOWER * _objective_ns(first, target, hints)
+    others = along([a for a in every if a != cut.axis])
+    plans = [first, *(p for p in others if _objective_ns(p, target, hints) <= most_ns)]
     return min(plans, key=lambda p: total_kept_bytes(p, hints))
 
 
