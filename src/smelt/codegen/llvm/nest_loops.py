@@ -57,7 +57,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     pairs = {lowering.arrays[r][0][0] for r in sums if nest.pairs}
 
     def vectors(func: loop.Func) -> loop.Func:
-        for var in lowering.lanes:
+        for var in lowering.lanes if func.body else ():  # there may be no elements
             shares = [lowering.share(x) for x in asks]
             func = in_vectors(
                 func,
