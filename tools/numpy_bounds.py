@@ -71,7 +71,7 @@ def profile(program: Callable[[], Any]) -> float:
     Raises RuntimeError where operators are not all NumPy's.
     """
     from smelt.frontends.array import families, value
-    from smelt.numpy import at_once, binding
+    from smelt.numpy import binding, library
     from smelt.ops.contract import Contract
     from smelt.ops.extern import Extern
 
@@ -90,7 +90,7 @@ def profile(program: Callable[[], Any]) -> float:
         (value, "in_recycled", is_fused),
         (families, "computed_into", is_fused),
         (binding, "call_at_once", is_recordable),
-        (at_once, "call_at_once", is_recordable),
+        (library, "call_at_once", is_recordable),
     ):
         setattr(module, name, clock.timed(getattr(module, name), counts))
     times: list[float] = []

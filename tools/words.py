@@ -97,7 +97,7 @@ ALLOWED: Mapping[str, frozenset[str]] = {
     "src/smelt/cli/explain.py": frozenset(["given"]),
     "src/smelt/codegen/llvm/products/prefetch.py": frozenset(["own"]),
     "demo/page.py": frozenset(["asked"]),
-    "src/smelt/frontends/array/layouts.py": frozenset(["turned"]),
+    "src/smelt/frontends/array/memory.py": frozenset(["turned"]),
     "src/smelt/frontends/torch/segment.py": frozenset(["asked"]),
     "src/smelt/fusion/cascade/finite_masks.py": frozenset(["asked"]),
     "src/smelt/journal/facts.py": frozenset(["found"]),

@@ -47,11 +47,18 @@ from smelt.frontends.array.creation import (
     zeros_like,
 )
 from smelt.frontends.array.dtypes import (
+    __array_api_version__,
+    __array_namespace_info__,
     astype,
     can_cast,
+    e,
     finfo,
     iinfo,
+    inf,
     isdtype,
+    nan,
+    newaxis,
+    pi,
     result_type,
 )
 from smelt.frontends.array.einops_backend import register as _register_in_einops
@@ -132,16 +139,6 @@ from smelt.frontends.array.elementwise import (
     where,
 )
 from smelt.frontends.array.explain import explain
-from smelt.frontends.array.grad import grad, stop_gradient, value_and_grad, vjp
-from smelt.frontends.array.info import (
-    __array_api_version__,
-    __array_namespace_info__,
-    e,
-    inf,
-    nan,
-    newaxis,
-    pi,
-)
 from smelt.frontends.array.jit import jit
 from smelt.frontends.array.linalg import (
     matmul,
@@ -149,7 +146,6 @@ from smelt.frontends.array.linalg import (
     tensordot,
     vecdot,
 )
-from smelt.frontends.array.load import load
 from smelt.frontends.array.manipulation import (
     broadcast_arrays,
     broadcast_to,
@@ -165,19 +161,6 @@ from smelt.frontends.array.manipulation import (
     stack,
     tile,
     unstack,
-)
-from smelt.frontends.array.nan_reductions import (
-    nanargmax,
-    nanargmin,
-    nancumprod,
-    nancumsum,
-    nanmax,
-    nanmean,
-    nanmin,
-    nanprod,
-    nanstd,
-    nansum,
-    nanvar,
 )
 from smelt.frontends.array.numerical import (
     allclose,
@@ -195,15 +178,26 @@ from smelt.frontends.array.numerical import (
     trapezoid,
 )
 from smelt.frontends.array.numpy_hints import raise_missing
-from smelt.frontends.array.order import (
+from smelt.frontends.array.numpy_statistics import (
     median,
+    nanargmax,
+    nanargmin,
+    nancumprod,
+    nancumsum,
+    nanmax,
+    nanmean,
     nanmedian,
+    nanmin,
     nanpercentile,
+    nanprod,
     nanquantile,
+    nanstd,
+    nansum,
+    nanvar,
     percentile,
     quantile,
 )
-from smelt.frontends.array.save import save
+from smelt.frontends.array.program_files import load, save
 from smelt.frontends.array.searching import (
     argmax,
     argmin,
@@ -223,6 +217,7 @@ from smelt.frontends.array.segments import (
 from smelt.frontends.array.sorting import (
     argsort,
     sort,
+    top_k,
     unique_all,
     unique_counts,
     unique_inverse,
@@ -243,8 +238,7 @@ from smelt.frontends.array.statistical import (
     sum,
     var,
 )
-from smelt.frontends.array.topk import top_k
-from smelt.frontends.array.vmap import vmap
+from smelt.frontends.array.transformations import grad, stop_gradient, value_and_grad, vjp, vmap
 from smelt.journal.tracebacks import install_hooks
 from smelt.knobs import config
 from smelt.knobs.steer import fuse

@@ -20,10 +20,9 @@ from __future__ import annotations
 from torch._dynamo.backends.registry import list_backends, register_backend
 
 from smelt.frontends.torch.backend import MODES, backend
-from smelt.frontends.torch.explain import explain
 from smelt.frontends.torch.export import save
-from smelt.frontends.torch.input_checks import Difference, check
 from smelt.frontends.torch.record import Record, record
+from smelt.frontends.torch.reports import Difference, check, explain
 
 __all__ = ["MODES", "Difference", "Record", "backend", "check", "explain", "record", "save"]
 

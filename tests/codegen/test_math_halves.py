@@ -10,7 +10,7 @@ from tests.codegen.scalar_values import Array, error_limit, ulps
 from tests.codegen.test_math_rows import bits
 from tests.ops.numpy_machine import NumpyMachine
 
-from smelt.ops import halves
+from smelt.ops import cast
 from smelt.ops.scalar import SCALARS, cast_reference
 from smelt.types.dtype import DType, bf16, f16, f32, f64
 
@@ -74,8 +74,8 @@ def test_rounding_from_float32_around_every_pattern(dtype: DType, isa: str) -> N
 def test_integer_formulas_agree_with_numpy(dtype: DType) -> None:
     machine = NumpyMachine()
     to, back = {
-        f16: (halves.to_float16, halves.from_float16),
-        bf16: (halves.to_bfloat16, halves.from_bfloat16),
+        f16: (cast.to_float16, cast.from_float16),
+        bf16: (cast.to_bfloat16, cast.from_bfloat16),
     }[dtype]
     numbers = np.asarray(back(machine, ALL.astype(np.int32)))
     np.testing.assert_array_equal(numbers, as_float32(dtype))

@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 
 from smelt.ops.coefficients import FITS
-from smelt.ops.fused_multiply_add import fused_multiply_add
 from smelt.ops.machine import Predicate
+from smelt.ops.reference import fused_multiply_add
 from smelt.types.dtype import DType, bf16, f32
 
 Array = Any  # ndarray or NumPy scalar: ufuncs give either

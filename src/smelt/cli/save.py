@@ -13,7 +13,7 @@ import click
 from smelt.cli.explain import load_function, read_arguments, user_errors
 from smelt.cli.inputs import pairs_of_options, sizes_of_options
 from smelt.cli.onnx_model import SUFFIX
-from smelt.frontends.array.save import save
+from smelt.frontends.array.program_files import save
 from smelt.frontends.array.trace import Spec
 from smelt.onnx import load
 from smelt.types.tensor import TensorType

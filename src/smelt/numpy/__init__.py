@@ -22,14 +22,13 @@ import numpy as _np
 from smelt.errors.missing import MissingAttribute, nearest_hint
 from smelt.frontends.array.complex_calls import WHOLE, call_complex
 from smelt.frontends.array.methods import NUMPYS
-from smelt.frontends.array.module_rules import forget_rules
+from smelt.frontends.array.promote import forget_rules
 from smelt.frontends.array.tiers import tier_rows
 from smelt.frontends.array.value import set_default_tier
 from smelt.numpy import fft, lib, linalg, random
-from smelt.numpy.at_once import call_at_once
 from smelt.numpy.classes import CLASSES
 from smelt.numpy.direct import of_methods, ufunc
-from smelt.numpy.library import LibraryCall, library_calls
+from smelt.numpy.library import LibraryCall, call_at_once, library_calls
 from smelt.numpy.small import ndarray
 from smelt.numpy.table import ROWS
 

@@ -235,11 +235,6 @@ def clip(
     return calls.store(calls.clip(_array(a), low, high), out)
 
 
-def round(a: Any, decimals: int = 0, out: Any = None) -> Any:
-    """Round to digits after the point, halves to even."""
-    return calls.store(el.round(_array(a), decimals), out)
-
-
 def nan_to_num(
     x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
 ) -> Array:
@@ -270,11 +265,6 @@ def array_equiv(a1: Any, a2: Any) -> bool:
     except ValueError:
         return False
     return bool(calls.all(x == y))
-
-
-def dot(a: Any, b: Any, out: Any = None) -> Any:
-    """Return NumPy's dot product."""
-    return methods.dot(_array(a), b, out)
 
 
 def inner(a: Any, b: Any, /) -> Array:
@@ -353,13 +343,6 @@ def cross(
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """Return diagonals of the matrices in two dimensions."""
     return methods.diagonal_view(_array(a), offset, axis1, axis2)
-
-
-def trace(
-    a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: Any = None
-) -> Any:
-    """Return the sums of the diagonals of the matrices in two dimensions."""
-    return methods.trace(_array(a), offset, axis1, axis2, dtype, out)
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Array:

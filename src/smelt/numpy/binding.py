@@ -18,11 +18,11 @@ from typing import Any
 
 from smelt.errors import DTypeError, SmeltError, TracerError, UnsupportedError
 from smelt.frontends.array.numpy_calls import is_default, store
-from smelt.numpy.at_once import call_at_once
 from smelt.numpy.library import (
     LibraryOnly,
     as_ours,
     call,
+    call_at_once,
     foreign_elements,
     signature_of,
     takes,

@@ -3,11 +3,14 @@
 >>> x = make.arange(6)
 >>> vstack([x, x]).shape, array_split(x, 4)[1], rot90(methods.reshape(x, 2, 3)).shape
 ((2, 6), Array([2, 3]), (3, 2))
+>>> shares_memory(x, ravel(x)), may_share_memory(x, x + 0)
+(True, False)
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,9 @@ from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import manipulation as shapes
 from smelt.frontends.array import methods, numerical, searching, sorting, views
 from smelt.frontends.array import numpy_calls as calls
+from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.dtypes import DTypeLike
 from smelt.frontends.array.methods import as_view
 from smelt.frontends.array.numpy_calls import array as _array
@@ -289,11 +294,6 @@ def rot90(m: Any, k: int = 1, axes: Any = (0, 1)) -> Array:
     return rotated if k == 1 else flip(rotated, b)
 
 
-def repeat(a: Any, repeats: Any, axis: Any = None) -> Array:
-    """Return every element `repeats` times along `axis`; None flattens first."""
-    return methods.repeat(_array(a), repeats, axis)
-
-
 def resize(a: Any, new_shape: Any) -> Array:
     """Return the elements in another shape, repeated as often as needed."""
     flat = ravel(a)
@@ -303,11 +303,6 @@ def resize(a: Any, new_shape: Any) -> Array:
         return make.zeros(shape, flat.dtype)
     times = -(-count // flat.shape[0])
     return methods.reshape(shapes.tile(flat, max(times, 1))[:count], shape)
-
-
-def take(a: Any, indices: Any, axis: Any = None, out: Any = None, mode: str = "raise") -> Any:
-    """Return the elements at `indices` along `axis`; None flattens first."""
-    return methods.take(_array(a), indices, axis, out, mode)
 
 
 def take_along_axis(arr: Any, indices: Any, axis: Any = -1) -> Array:
@@ -374,13 +369,6 @@ def sort(
     return sorting.sort(x, axis=axis)
 
 
-def argsort(
-    a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None
-) -> Array:
-    """Return the positions that sort along `axis`; None flattens first."""
-    return methods.argsort(_array(a), axis, kind, order, stable=stable)
-
-
 def partition(a: Any, kth: Any, axis: Any = -1) -> Array:
     """Return the elements sorted along `axis`, which puts `kth` in its place."""
     return sort(a, axis)
@@ -388,7 +376,7 @@ def partition(a: Any, kth: Any, axis: Any = -1) -> Array:
 
 def argpartition(a: Any, kth: Any, axis: Any = -1) -> Array:
     """Return the positions that sort along `axis`."""
-    return argsort(a, axis)
+    return methods.argsort(a, axis)
 
 
 def lexsort(keys: Any, axis: int = -1) -> Array:
@@ -565,3 +553,27 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False) -> None:
 put, place, put_along_axis, _fill_diagonal = (
     _write_through(name) for name in ("put", "place", "put_along_axis", "fill_diagonal")
 )
+
+
+def shares_memory(a: Any, b: Any, /, max_work: Any = None) -> bool:
+    """Return whether two arrays have elements in common."""
+    return _overlap(a, b, lambda x, y: np.shares_memory(x, y, max_work))
+
+
+def may_share_memory(a: Any, b: Any, /, max_work: Any = None) -> bool:
+    """Return whether the bounds of two arrays in memory overlap."""
+    return _overlap(a, b, lambda x, y: np.may_share_memory(x, y, max_work))
+
+
+def _overlap(a: Any, b: Any, compare: Callable[[Any, Any], bool]) -> bool:
+    return any(compare(x, y) for x, m in _memories(a) for y, n in _memories(b) if m is n)
+
+
+def _memories(x: Any) -> list[tuple[Any, Any]]:
+    """Return what stands for the memory of an array, and which memory it is."""
+    if isinstance(x, ComplexArray):
+        return [pair for part in x.parts for pair in _memories(part)]
+    if not isinstance(x, Array):
+        return [(np.asarray(x), None)]
+    place = own(x)
+    return [(place.shadow(), None if place.memory.node.shared else place.memory)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import manipulation as shapes
-from smelt.frontends.array import methods, nan_reductions, numerical, order, segments
+from smelt.frontends.array import methods, numerical, numpy_statistics, segments
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
@@ -22,7 +22,7 @@ from smelt.numpy.binding import LibraryOnly
 
 def _without_nan(name: str, dtyped: bool, divided: bool = False) -> Any:
     """Return a reduction that skips NaN, with NumPy's arguments in NumPy's order."""
-    reduce = getattr(nan_reductions, name)
+    reduce = getattr(numpy_statistics, name)
 
     def run(a: Any, axis: Any, dtype: Any, out: Any, ddof: Any, keepdims: Any, options: Any) -> Any:
         x, where, start = _array(a), options.pop("where", True), options.pop("initial", None)
@@ -74,7 +74,7 @@ nancumsum, nancumprod = (_without_nan(n, True) for n in ("nancumsum", "nancumpro
 
 
 def _position(name: str) -> Any:
-    find = getattr(nan_reductions, name)
+    find = getattr(numpy_statistics, name)
 
     def function(a: Any, axis: Any = None, out: Any = None, *, keepdims: Any = False) -> Any:
         x = _array(a)
@@ -88,7 +88,7 @@ nanargmax, nanargmin = _position("nanargmax"), _position("nanargmin")
 
 
 def _middle(name: str) -> Any:
-    find = getattr(order, name)
+    find = getattr(numpy_statistics, name)
 
     def function(
         a: Any,
@@ -106,7 +106,7 @@ median, nanmedian = _middle("median"), _middle("nanmedian")
 
 
 def _quantile(name: str) -> Any:
-    find = getattr(order, name)
+    find = getattr(numpy_statistics, name)
 
     def function(
         a: Any,

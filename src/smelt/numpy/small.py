@@ -30,8 +30,7 @@ from typing import Any, Final
 import numpy as np
 
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.operators import Operators
-from smelt.frontends.array.small_results import hand_out
+from smelt.frontends.array.operators import Operators, hand_out
 from smelt.frontends.array.value import STATE, set_small_elements
 from smelt.knobs import SMALL_ELEMENTS
 

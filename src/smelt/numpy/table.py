@@ -20,9 +20,9 @@ from smelt.frontends.array import creation as make
 from smelt.frontends.array import einsum as sums
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import linalg as products
+from smelt.frontends.array import methods, sorting
 from smelt.frontends.array import numpy_calls as calls
-from smelt.frontends.array import sorting
-from smelt.numpy import arithmetic, creation, manipulation, memory, reduction
+from smelt.numpy import arithmetic, creation, manipulation, reduction
 from smelt.numpy.binding import bound, library
 from smelt.numpy.direct import direct
 from smelt.numpy.library import as_ours, plain
@@ -51,13 +51,10 @@ _SAME_NAME: Final = """
 
 _ELEMENTWISE: Final[dict[str, str]] = {
     "absolute": "abs",
-    "arccos": "acos",
-    "arccosh": "acosh",
-    "arcsin": "asin",
-    "arcsinh": "asinh",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arctanh": "atanh",
+    **{
+        f"arc{name[1:]}": name
+        for name in ["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh"]
+    },
     "conjugate": "conj",
     "bitwise_not": "bitwise_invert",
     "invert": "bitwise_invert",
@@ -79,32 +76,17 @@ _OF_FLAGS: Final = ("require",)
 """Composites that look at their arguments' flags: NumPy gets arrays of ours that are read-only."""
 
 _OURS: Final[dict[str, Callable[..., Any]]] = {
-    "all": calls.all,
-    "amax": calls.max,
-    "amin": calls.min,
-    "any": calls.any,
-    "argmax": calls.argmax,
-    "argmin": calls.argmin,
-    "cumprod": calls.cumprod,
-    "cumsum": calls.cumsum,
-    "einsum": sums.einsum,
-    "empty": make.empty,
-    "matmul": products.matmul,
-    "max": calls.max,
-    "mean": calls.mean,
-    "min": calls.min,
-    "ones": make.ones,
-    "prod": calls.prod,
-    "ptp": calls.ptp,
-    "std": calls.std,
-    "sum": calls.sum,
-    "unique_all": sorting.unique_all,
-    "unique_counts": sorting.unique_counts,
-    "unique_inverse": sorting.unique_inverse,
-    "unique_values": sorting.unique_values,
-    "var": calls.var,
-    "zeros": make.zeros,
-}
+    name: getattr(module, name)
+    for module, names in (
+        (calls, "all any argmax argmin cumprod cumsum max mean min prod ptp std sum var"),
+        (methods, "argsort dot repeat take trace"),
+        (sums, "einsum"),
+        (make, "empty ones zeros"),
+        (products, "matmul"),
+        (sorting, "unique_all unique_counts unique_inverse unique_values"),
+    )
+    for name in names.split()
+} | {"amax": calls.max, "amin": calls.min, "round": methods.rounded}
 
 _ALIASES: Final = {"pow": "power", "around": "round", "permute_dims": "transpose"}
 
@@ -155,7 +137,7 @@ def _refused(name: str, hint: str) -> Any:
 
 def _composites() -> Iterator[tuple[str, Any]]:
     """Yield the functions of the modules with array code, by NumPy's names."""
-    for module in (arithmetic, creation, manipulation, memory, reduction):
+    for module in (arithmetic, creation, manipulation, reduction):
         for name, function in vars(module).items():
             is_ours = getattr(function, "__module__", "").startswith("smelt.numpy.")
             if is_ours and callable(function) and not name.startswith("_") and _is_function(name):

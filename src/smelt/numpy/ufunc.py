@@ -18,9 +18,8 @@ from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.operators import keep_order
 from smelt.numpy import small
-from smelt.numpy.at_once import compute_into
 from smelt.numpy.binding import bind
-from smelt.numpy.library import as_ours, call
+from smelt.numpy.library import as_ours, call, compute_into
 from smelt.types.dtype import DType, bool_, counterpart
 
 _REDUCTIONS: Final[dict[str, Callable[..., Any]]] = {
@@ -69,35 +68,19 @@ class Ufunc:
         result = call(self.__name__, self._theirs, self._reason, args, kwargs)
         return calls.store(result, out)
 
-    @property
-    def nin(self) -> int:
-        """Number of arguments."""
-        return self._theirs.nin
-
-    @property
-    def nout(self) -> int:
-        """Number of results."""
-        return self._theirs.nout
-
-    @property
-    def nargs(self) -> int:
-        """Number of arguments and results."""
-        return self._theirs.nargs
-
-    @property
-    def identity(self) -> Any:
-        """The neutral element, None if there is none."""
-        return self._theirs.identity
-
-    @property
-    def signature(self) -> Any:
-        """Which dimensions belong together, None for elementwise functions."""
-        return self._theirs.signature
-
-    @property
-    def types(self) -> Any:
-        """The dtypes that NumPy's function is compiled for."""
-        return self._theirs.types
+    nin: Any = property(lambda self: self._theirs.nin, doc="Number of arguments.")
+    nout: Any = property(lambda self: self._theirs.nout, doc="Number of results.")
+    nargs: Any = property(lambda self: self._theirs.nargs, doc="Number of arguments and results.")
+    identity: Any = property(
+        lambda self: self._theirs.identity, doc="The neutral element, None if there is none."
+    )
+    signature: Any = property(
+        lambda self: self._theirs.signature,
+        doc="Which dimensions belong together, None for elementwise functions.",
+    )
+    types: Any = property(
+        lambda self: self._theirs.types, doc="The dtypes that NumPy's function is compiled for."
+    )
 
     def __repr__(self) -> str:
         return f"<ufunc '{self.__name__}' of smelt.numpy>"

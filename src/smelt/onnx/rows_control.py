@@ -277,10 +277,6 @@ def _map_sequence(c: Call, items: Any, *others: Any, env: Env) -> Any:
     return tuple(map(list, zip(*columns, strict=True)))
 
 
-def _has_element(c: Call, x: Any = None) -> Known:
-    return Known(np.array(x is not None))
-
-
 ROWS: tuple[Row, ...] = (
     Row("If", _if, raw=True),
     Row("Loop", _loop, raw=True),
@@ -295,6 +291,6 @@ ROWS: tuple[Row, ...] = (
     Row("ConcatFromSequence", _concat_sequence, raw=True),
     Row("SplitToSequence", _split_sequence, raw=True),
     Row("Optional", lambda c, x=None: x, raw=True),
-    Row("OptionalHasElement", _has_element, raw=True),
+    Row("OptionalHasElement", lambda c, x=None: Known(np.array(x is not None)), raw=True),
     Row("OptionalGetElement", lambda c, x: x, raw=True),
 )

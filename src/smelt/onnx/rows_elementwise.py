@@ -14,8 +14,8 @@ import smelt as sm
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.number import Number, Size
 from smelt.onnx.known import Known, on_elements
-from smelt.onnx.narrow_types import convert
 from smelt.onnx.row import Call, NeedsHostError, Row, computable
+from smelt.onnx.tensors import convert
 from smelt.types.dtype import from_numpy, i64
 
 
@@ -155,10 +155,6 @@ def _fold(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda c, *x: reduce(function, x)
 
 
-def _mean(c: Call, *x: Array) -> Any:
-    return reduce(sm.add, x) / like(x[0], len(x))
-
-
 def _extreme_host(plain: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
     return _host(lambda *x: reduce(plain, x), lambda *x: reduce(symbolic, x))
 
@@ -222,24 +218,12 @@ def _to_integer(x: Any) -> Any:
     return x if is_whole else int(x)
 
 
-def _cast(c: Call, x: Any) -> Any:
-    return cast(x, c.dtype("to"), c)
-
-
 def _cast_like(c: Call, x: Any, target: Any) -> Any:
     dtype = target.dtype if isinstance(target, Known) else target.dtype.numpy
     return cast(x, dtype, c)
 
 
 # Activations
-
-
-def _leaky_relu(c: Call, x: Array) -> Any:
-    return sm.where(x < like(x, 0), x * like(x, c.get("alpha", 0.01)), x)
-
-
-def _elu(c: Call, x: Array) -> Any:
-    return sm.where(x < like(x, 0), like(x, c.get("alpha", 1.0)) * sm.expm1(x), x)
 
 
 def _celu(c: Call, x: Array) -> Any:
@@ -268,10 +252,6 @@ def _shrink(c: Call, x: Array) -> Any:
     return sm.astype(result, x.dtype)
 
 
-def _thresholded(c: Call, x: Array) -> Any:
-    return sm.where(x > like(x, c.get("alpha", 1.0)), x, like(x, 0))
-
-
 def _softplus(c: Call, x: Array) -> Any:
     return sm.maximum(x, like(x, 0)) + sm.log1p(sm.exp(-sm.abs(x)))
 
@@ -280,24 +260,8 @@ def _swish(c: Call, x: Array) -> Any:
     return x * sm.sigmoid(like(x, c.get("alpha", 1.0)) * x)
 
 
-def _prelu(c: Call, x: Array, slope: Array) -> Any:
-    return sm.where(x < like(x, 0), x * slope, x)
-
-
-def _gelu(c: Call, x: Array) -> Any:
-    return sm.nn.gelu(x, approximate=c.get("approximate", "none"))
-
-
 def _fast_gelu(c: Call, x: Array, bias: Any = None) -> Any:
     return sm.nn.gelu(x if bias is None else x + bias, approximate="tanh")
-
-
-def _bias_gelu(c: Call, x: Array, bias: Any) -> Any:
-    return sm.nn.gelu(x + bias)
-
-
-def _swiglu(c: Call, x: Array, y: Array) -> Any:
-    return _swish(c, x) * y
 
 
 def _is_inf(c: Call, x: Array) -> Any:
@@ -318,33 +282,14 @@ def _bit_shift(c: Call, x: Array, by: Array) -> Any:
     return shifted if _is_signed(x) else sm.where(by > most, like(x, 0), shifted)
 
 
-def _unary(name: str) -> Row:
+def _unary(name: str, theirs: str = "") -> Row:
     function = getattr(sm, name)
-    return Row(_UNARY_NAMES[name], lambda c, x: function(x))
+    return Row(theirs or name.capitalize(), lambda c, x: function(x))
 
 
-_UNARY_NAMES = {
-    "acos": "Acos",
-    "acosh": "Acosh",
-    "asin": "Asin",
-    "asinh": "Asinh",
-    "atan": "Atan",
-    "atanh": "Atanh",
-    "cos": "Cos",
-    "cosh": "Cosh",
-    "erf": "Erf",
-    "exp": "Exp",
-    "isnan": "IsNaN",
-    "log": "Log",
-    "reciprocal": "Reciprocal",
-    "sigmoid": "Sigmoid",
-    "sign": "Sign",
-    "sin": "Sin",
-    "sinh": "Sinh",
-    "tan": "Tan",
-    "tanh": "Tanh",
-    "bitwise_invert": "BitwiseNot",
-}
+_UNARY = """
+    acos acosh asin asinh atan atanh cos cosh erf exp log reciprocal sigmoid sign sin sinh tan tanh
+"""
 
 
 def _known_unary(name: str, function: Any, plain: Any, symbolic: Any) -> Row:
@@ -360,7 +305,9 @@ def _comparison(name: str, function: Any, plain: Any, symbolic: Any) -> Row:
 
 
 ROWS: tuple[Row, ...] = (
-    *map(_unary, _UNARY_NAMES),
+    *map(_unary, _UNARY.split()),
+    _unary("isnan", "IsNaN"),
+    _unary("bitwise_invert", "BitwiseNot"),
     _known_unary("Neg", sm.negative, np.negative, operator.neg),
     _known_unary("Abs", sm.abs, np.abs, abs),
     _known_unary("Floor", sm.floor, np.floor, math.floor),
@@ -390,21 +337,23 @@ ROWS: tuple[Row, ...] = (
     Row("Max", _fold(sm.maximum), host=_extreme_host(np.maximum, max)),
     Row("Min", _fold(sm.minimum), host=_extreme_host(np.minimum, min)),
     Row("Sum", _fold(sm.add), host=_extreme_host(np.add, operator.add)),
-    Row("Mean", _mean),
+    Row("Mean", lambda c, *x: reduce(sm.add, x) / like(x[0], len(x))),
     Row("Clip", _clip, host=_clip_host),
     Row("Where", _where, host=_where_host, raw=True),
-    Row("Cast", _cast, raw=True),
+    Row("Cast", lambda c, x: cast(x, c.dtype("to"), c), raw=True),
     Row("CastLike", _cast_like, raw=True),
     Row("Relu", lambda c, x: sm.maximum(x, like(x, 0))),
-    Row("LeakyRelu", _leaky_relu),
-    Row("PRelu", _prelu),
-    Row("Elu", _elu),
+    Row("LeakyRelu", lambda c, x: sm.where(x < like(x, 0), x * like(x, c.get("alpha", 0.01)), x)),
+    Row("PRelu", lambda c, x, slope: sm.where(x < like(x, 0), x * slope, x)),
+    Row(
+        "Elu", lambda c, x: sm.where(x < like(x, 0), like(x, c.get("alpha", 1.0)) * sm.expm1(x), x)
+    ),
     Row("Celu", _celu),
     Row("Selu", _selu),
-    Row("Gelu", _gelu),
+    Row("Gelu", lambda c, x: sm.nn.gelu(x, approximate=c.get("approximate", "none"))),
     Row("Gelu", lambda c, x: sm.nn.gelu(x), domain="com.microsoft"),
     Row("FastGelu", _fast_gelu, domain="com.microsoft"),
-    Row("BiasGelu", _bias_gelu, domain="com.microsoft"),
+    Row("BiasGelu", lambda c, x, bias: sm.nn.gelu(x + bias), domain="com.microsoft"),
     Row(
         "QuickGelu",
         lambda c, x: x * sm.sigmoid(like(x, c.get("alpha", 1.702)) * x),
@@ -413,11 +362,11 @@ ROWS: tuple[Row, ...] = (
     Row("HardSigmoid", _hard_sigmoid),
     Row("HardSwish", _hard_swish),
     Row("Shrink", _shrink),
-    Row("ThresholdedRelu", _thresholded),
+    Row("ThresholdedRelu", lambda c, x: sm.where(x > like(x, c.get("alpha", 1.0)), x, like(x, 0))),
     Row("Softplus", _softplus),
     Row("Softsign", lambda c, x: x / (like(x, 1) + sm.abs(x))),
     Row("Mish", lambda c, x: x * sm.tanh(_softplus(c, x))),
     Row("Swish", _swish),
-    Row("SwiGLU", _swiglu),
+    Row("SwiGLU", lambda c, x, y: _swish(c, x) * y),
     Row("IsInf", _is_inf),
 )

@@ -12,10 +12,6 @@ from smelt.onnx.rows_elementwise import like
 from smelt.onnx.rows_view import product
 
 
-def _mat_mul(c: Call, a: Array, b: Array) -> Any:
-    return sm.matmul(a, b)
-
-
 def _gemm(c: Call, a: Array, b: Array, bias: Any = None) -> Any:
     a = sm.matrix_transpose(a) if c.get("transA", 0) else a
     b = sm.matrix_transpose(b) if c.get("transB", 0) else b
@@ -35,10 +31,6 @@ def _fused_mat_mul(c: Call, a: Array, b: Array) -> Any:
     b = sm.matrix_transpose(b) if c.get("transB", 0) else b
     result = sm.matmul(a, b)
     return result * like(result, c.get("alpha", 1.0)) if c.get("alpha", 1.0) != 1 else result
-
-
-def _einsum(c: Call, *x: Array) -> Any:
-    return sm.einsum(c.get("equation").replace(" ", ""), *x)
 
 
 # Windows
@@ -127,10 +119,6 @@ def _conv_transpose(c: Call, x: Array, weight: Array, bias: Any = None) -> Any:
     return padded + fill
 
 
-def _det(c: Call, x: Array) -> Any:
-    return sm.linalg.det(x)
-
-
 def _col2im(c: Call, x: Array, image: Any, block: Any) -> Any:
     """Sum columns into the image that they are windows of: a transposed convolution."""
     sides, extent = [int(n) for n in image.ints()], [int(n) for n in block.ints()]
@@ -165,12 +153,12 @@ def _col2im(c: Call, x: Array, image: Any, block: Any) -> Any:
 
 
 ROWS: tuple[Row, ...] = (
-    Row("MatMul", _mat_mul),
+    Row("MatMul", lambda c, a, b: sm.matmul(a, b)),
     Row("Gemm", _gemm),
     Row("FusedMatMul", _fused_mat_mul, domain="com.microsoft"),
-    Row("Einsum", _einsum),
+    Row("Einsum", lambda c, *x: sm.einsum(c.get("equation").replace(" ", ""), *x)),
     Row("Conv", convolve),
     Row("ConvTranspose", _conv_transpose),
-    Row("Det", _det),
+    Row("Det", lambda c, x: sm.linalg.det(x)),
     Row("Col2Im", _col2im, (1, 2)),
 )

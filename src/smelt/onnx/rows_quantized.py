@@ -10,7 +10,7 @@ import numpy as np
 import smelt as sm
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.product import matmul
-from smelt.onnx import narrow_types, rows_window
+from smelt.onnx import rows_window, tensors
 from smelt.onnx.known import Known
 from smelt.onnx.row import Call, NeedsHostError, Row, axis_of, computable
 from smelt.onnx.rows_elementwise import like
@@ -76,20 +76,20 @@ def _quantize(c: Call, x: Any, scale: Any, zero: Any = None) -> Any:
 def _quantize_narrow(c: Call, x: Any, scale: Any, zero: Any, dtype: np.dtype[Any]) -> Known:
     """Quantise to a type that arrays do not have."""
     saturate = bool(c.get("saturate", 1))
-    return Known(narrow_types.quantize(*_elements(c, x, scale, zero), dtype, saturate=saturate))
+    return Known(tensors.quantize(*_elements(c, x, scale, zero), dtype, saturate=saturate))
 
 
 def _elements(c: Call, x: Any, scale: Any, zero: Any) -> tuple[Any, Any, Any]:
     """Return operands in NumPy, scales and zero points in shapes that broadcast."""
     data, *rest = (None if v is None else c.known(v).elements for v in (x, scale, zero))
     axis, block = c.get("axis", 1), c.get("block_size", 0)
-    first, second = (narrow_types.spread(v, data, axis, block) for v in rest)
+    first, second = (tensors.spread(v, data, axis, block) for v in rest)
     return data, first, second
 
 
 def _dequantize(c: Call, x: Any, scale: Any, zero: Any = None) -> Any:
     if isinstance(x, Known) and not computable(x.dtype) and not _is_small(x.dtype):
-        return Known(narrow_types.dequantize(*_elements(c, x, scale, zero)))
+        return Known(tensors.dequantize(*_elements(c, x, scale, zero)))
     x, zero = (_whole(c, v) for v in (x, zero))
     scale = c.array(scale)
     axis, block = c.get("axis", 1), c.get("block_size", 0)

@@ -42,10 +42,6 @@ def _shape(c: Call, x: Any) -> Known:
     return Known(object_array((len(dims),), dims), np.int64)
 
 
-def _size(c: Call, x: Any) -> Known:
-    return Known(object_array((), [product(x.shape)]), np.int64)
-
-
 def _reshape_dims(c: Call, shape: Sequence[Any], dims: Sequence[Any]) -> list[Any]:
     """Return the dimensions of a Reshape, with copied ones filled in; -1 may be left."""
     keeps_zero = not c.get("allowzero", 0)
@@ -117,10 +113,6 @@ def _transpose(c: Call, x: Array) -> Any:
     return sm.permute_dims(x, tuple(c.get("perm") or range(x.ndim - 1, -1, -1)))
 
 
-def _transpose_host(c: Call, x: Any) -> Any:
-    return x.transpose(c.get("perm"))
-
-
 def _broadcast(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
     """Return the shape that two shapes broadcast to; equal sizes are compared under a guard."""
     rank = max(len(a), len(b))
@@ -154,10 +146,6 @@ def _expand_host(c: Call, x: Any, dims: Any) -> Any:
 def _concat(c: Call, *x: Any) -> Any:
     axis = axis_of(c.get("axis", 1), x[0].ndim)
     return sm.concat(list(x), axis=axis)
-
-
-def _concat_host(c: Call, *x: Any) -> Any:
-    return np.concatenate(x, axis=c.get("axis", 1))
 
 
 def _split(c: Call, x: Array, parts: Known | None = None) -> Any:
@@ -289,10 +277,6 @@ def _wrap(x: Array, pairs: Sequence[tuple[Any, Any]]) -> Any:
     return x
 
 
-def _tile(c: Call, x: Array, repeats: Known) -> Any:
-    return sm.tile(x, tuple(repeats.ints()))
-
-
 def _constant_of_shape(c: Call, dims: Known) -> Any:
     value = c.tensor("value")
     value = Known(np.zeros(1, np.float32)) if value is None else value
@@ -398,7 +382,7 @@ def _reverse_sequence(c: Call, x: Array, lengths: Array) -> Any:
 
 ROWS: tuple[Row, ...] = (
     Row("Shape", _shape, raw=True),
-    Row("Size", _size, raw=True),
+    Row("Size", lambda c, x: Known(object_array((), [product(x.shape)]), np.int64), raw=True),
     Row("Identity", lambda c, x: x, raw=True),
     Row("Constant", _constant),
     Row("ConstantOfShape", _constant_of_shape, (0,)),
@@ -406,13 +390,13 @@ ROWS: tuple[Row, ...] = (
     Row("Flatten", _flatten),
     Row("Squeeze", _squeeze, (1,), host=_squeeze_host),
     Row("Unsqueeze", _unsqueeze, (1,), host=_unsqueeze_host),
-    Row("Transpose", _transpose, host=_transpose_host),
+    Row("Transpose", _transpose, host=lambda c, x: x.transpose(c.get("perm"))),
     Row("Expand", _expand, (1,), host=_expand_host),
-    Row("Concat", _concat, host=_concat_host),
+    Row("Concat", _concat, host=lambda c, *x: np.concatenate(x, axis=c.get("axis", 1))),
     Row("Split", _split, (1,)),
     Row("Slice", _slice, (1, 2, 3, 4), host=_slice_host),
     Row("Pad", _pad, (1, 3)),
-    Row("Tile", _tile, (1,)),
+    Row("Tile", lambda c, x, repeats: sm.tile(x, tuple(repeats.ints())), (1,)),
     Row("Range", _range, (0, 1, 2)),
     Row("EyeLike", _eye_like, raw=True),
     Row("Trilu", _trilu, (1,)),

@@ -280,10 +280,6 @@ def _conj(xp: Any, x: Pair) -> Pair:
     return x[0], xp.negative(x[1])
 
 
-def _reciprocal(xp: Any, x: Pair) -> Pair:
-    return divide(xp, (1.0, None), x)
-
-
 def _times_i(xp: Any, x: Pair) -> Pair:
     return xp.negative(x[1]), x[0]
 
@@ -322,7 +318,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
     "log1p": _log1p,
     "log2": _log_to(2.0),
     "negative": _negative,
-    "reciprocal": _reciprocal,
+    "reciprocal": lambda xp, x: divide(xp, (1.0, None), x),
     "sign": _sign,
     "sin": _circular(_sinh),
     "sinh": _sinh,

@@ -18,17 +18,7 @@ import numpy as np
 from smelt.errors import DTypeError, GradientError, ShapeError
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
-from smelt.ops.spec import (
-    Adjoint,
-    Array,
-    Cotangents,
-    Definer,
-    Operand,
-    Sizes,
-    TensorOp,
-    V,
-    dims_at,
-)
+from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V, dims_at
 from smelt.ops.view import dilate
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient

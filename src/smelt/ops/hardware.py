@@ -44,10 +44,6 @@ def _exp_over(m: M, d: DType, x: V, n: V) -> V:
     return m.approximate("exp2", m.fma(x, m.const(d, _LOW), high))
 
 
-def _exp2_over(m: M, d: DType, x: V, n: V) -> V:
-    return m.approximate("exp2", m.sub(x, m.convert(n, i32, d)))
-
-
 def _log(m: M, d: DType, x: V) -> V:
     """Return log2 x · ln 2; the product adds u."""
     return m.mul(m.approximate("log2", x), m.const(d, math.log(2)))
@@ -63,7 +59,7 @@ HARDWARE: Mapping[str, Lower] = {
     "exp": _exp,
     "exp2": lambda m, d, x: m.approximate("exp2", x),
     "exp_over": _exp_over,
-    "exp2_over": _exp2_over,
+    "exp2_over": lambda m, d, x, n: m.approximate("exp2", m.sub(x, m.convert(n, i32, d))),
     "log": _log,
     "log2": lambda m, d, x: m.approximate("log2", x),
     "sigmoid": _sigmoid,

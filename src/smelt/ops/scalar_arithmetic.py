@@ -12,9 +12,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from smelt.ops.fused_multiply_add import fused_multiply_add
 from smelt.ops.machine import Machine
-from smelt.ops.reference import Array, accurate, plain
+from smelt.ops.reference import Array, accurate, fused_multiply_add, plain
 from smelt.ops.spec import Number, Rule, ScalarOp
 from smelt.types.dtype import DType, Kind, f32, i32, i64
 
@@ -32,10 +31,6 @@ FLOAT_TERNARY = Rule((FLOATS, FLOATS, FLOATS))
 def _integer_of(dtype: DType) -> DType:
     """Return the signed integer type as wide as the registers of `dtype`."""
     return i64 if dtype.compute.bits == 64 else i32
-
-
-def _zero_unless_float(dtype: DType) -> Number | None:
-    return None if dtype.is_float else 0
 
 
 def lowest(dtype: DType) -> Number:
@@ -87,10 +82,6 @@ def _min(m: M, d: DType, x: V, y: V) -> V:
 def _max_reference(x: Array, y: Array) -> Array:
     """Return the greater; of equal numbers the second, which is one of two zeros."""
     return np.where((x > y) | (x != x), x, y)
-
-
-def _min_reference(x: Array, y: Array) -> Array:
-    return np.where((x < y) | (x != x), x, y)
 
 
 def _abs(m: M, d: DType, x: V) -> V:
@@ -181,10 +172,6 @@ def _mod(m: M, d: DType, x: V, y: V) -> V:
 def _rounding(operation: str) -> Any:
     """Return the lowering of a rounding of floats, which leaves integers unchanged."""
     return lambda m, d, x: getattr(m, operation)(x) if d.is_float else x
-
-
-def _rsqrt(m: M, d: DType, x: V) -> V:
-    return m.div(m.const(d, 1.0), m.sqrt(x))
 
 
 def _signbit(m: M, d: DType, x: V) -> V:
@@ -336,7 +323,7 @@ ROWS = (
     ScalarOp(
         "mul", 2, "x · y", BINARY, plain(np.multiply), lambda m, d, x, y: m.mul(x, y),
         cost=0.5, commutative=True, associative=True, identity=lambda d: 1,
-        annihilator=_zero_unless_float, monotone=(0, 0), powers=(1, 1), infix="*",
+        annihilator=lambda d: None if d.is_float else 0, monotone=(0, 0), powers=(1, 1), infix="*",
         derivative=(lambda a, x, y, r: y, lambda a, x, y, r: x),
     ),
     ScalarOp(
@@ -386,7 +373,8 @@ ROWS = (
         ),
     ),
     ScalarOp(
-        "min", 2, "the lesser; NaN if either is NaN", BINARY, plain(_min_reference), _min,
+        "min", 2, "the lesser; NaN if either is NaN", BINARY,
+        plain(lambda x, y: np.where((x < y) | (x != x), x, y)), _min,
         cost=1.5, commutative=True, associative=True, idempotent=True, identity=highest,
         annihilator=lambda d: float("nan") if d.is_float else lowest(d), monotone=(1, 1),
         derivative=(
@@ -410,7 +398,8 @@ ROWS = (
         cost=4.5, monotone=(1,), derivative=(lambda a, x, r: a.div(a.const(0.5), r),),
     ),
     ScalarOp(
-        "rsqrt", 1, "1 / √x", FLOAT_UNARY, accurate(lambda x: 1 / np.sqrt(x)), _rsqrt,
+        "rsqrt", 1, "1 / √x", FLOAT_UNARY, accurate(lambda x: 1 / np.sqrt(x)),
+        lambda m, d, x: m.div(m.const(d, 1.0), m.sqrt(x)),
         cost=7.0, monotone=(-1,),
         derivative=(lambda a, x, r: a.mul(a.const(-0.5), a.mul(r, a.mul(r, r))),),
     ),

@@ -13,12 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.ops import (
-    approximate,
-    approximate_circular,
-    approximate_power,
-    approximate_special,
-)
+from smelt.ops import approximate, approximate_functions
 from smelt.ops.coefficients import FITS, Fit
 from smelt.ops.machine import Machine
 from smelt.ops.reference import Array, accurate, elementwise_float64, plain
@@ -33,7 +28,7 @@ from smelt.ops.scalar_arithmetic import (
 from smelt.ops.spec import Lower, Rule, ScalarOp
 from smelt.types.dtype import DType, f32, i32, u8
 
-_ap, _ac, _as = approximate, approximate_circular, approximate_special
+_ap, _af = approximate, approximate_functions
 M = Machine[Any]
 V = Any
 
@@ -48,7 +43,7 @@ def _formula(function: Callable[..., Any]) -> Lower:
 
 def _power(m: M, d: DType, x: V, y: V) -> V:
     if d.is_float:
-        return approximate_power.power(m, FITS[d.compute.name], x, y)
+        return approximate_functions.power(m, FITS[d.compute.name], x, y)
     return integer_power(m, d, x, y)
 
 
@@ -257,7 +252,7 @@ ROWS = (
            lambda a, x, r: a.reciprocal(a.add(x, a.const(1.0))), 1),
     ScalarOp(
         "logaddexp", 2, "ln(e^x + e^y)", FLOAT_BINARY, accurate(np.logaddexp),
-        _formula(_as.logaddexp),
+        _formula(_af.logaddexp),
         cost=31.0, commutative=True, associative=True, identity=lambda d: float("-inf"),
         monotone=(1, 1),
         derivative=(
@@ -265,19 +260,19 @@ ROWS = (
             lambda a, x, y, r: a.sigmoid(a.sub(y, x)),
         ),
     ),
-    _unary("sin", "the sine", np.sin, _ac.sin, 10.5, lambda a, x, r: a.cos(x)),
-    _unary("cos", "the cosine", np.cos, _ac.cos, 10.5, lambda a, x, r: a.neg(a.sin(x))),
-    _unary("tan", "the tangent", np.tan, _ac.tan, 12.0,
+    _unary("sin", "the sine", np.sin, _af.sin, 10.5, lambda a, x, r: a.cos(x)),
+    _unary("cos", "the cosine", np.cos, _af.cos, 10.5, lambda a, x, r: a.neg(a.sin(x))),
+    _unary("tan", "the tangent", np.tan, _af.tan, 12.0,
            lambda a, x, r: a.add(a.const(1.0), a.square(r))),
-    _unary("asin", "the angle whose sine is x", np.arcsin, _ac.asin, 8.0,
+    _unary("asin", "the angle whose sine is x", np.arcsin, _af.asin, 8.0,
            lambda a, x, r: a.rsqrt(a.sub(a.const(1.0), a.square(x))), 1),
-    _unary("acos", "the angle whose cosine is x", np.arccos, _ac.acos, 10.5,
+    _unary("acos", "the angle whose cosine is x", np.arccos, _af.acos, 10.5,
            lambda a, x, r: a.neg(a.rsqrt(a.sub(a.const(1.0), a.square(x)))), -1),
-    _unary("atan", "the angle whose tangent is x", np.arctan, _ac.atan, 11.5,
+    _unary("atan", "the angle whose tangent is x", np.arctan, _af.atan, 11.5,
            lambda a, x, r: a.reciprocal(a.add(a.const(1.0), a.square(x))), 1),
     ScalarOp(
         "atan2", 2, "the angle of the point (y, x): first operand up, second across",
-        FLOAT_BINARY, accurate(np.arctan2), _formula(_ac.atan2), cost=26.0, monotone=(0, 0),
+        FLOAT_BINARY, accurate(np.arctan2), _formula(_af.atan2), cost=26.0, monotone=(0, 0),
         derivative=(
             lambda a, y, x, r: a.div(x, _square_plus(a, x, y)),
             lambda a, y, x, r: a.neg(a.div(y, _square_plus(a, x, y))),
@@ -295,14 +290,14 @@ ROWS = (
            lambda a, x, r: a.rsqrt(a.sub(a.square(x), a.const(1.0))), 1),
     _unary("atanh", "the number whose hyperbolic tangent is x", np.arctanh, _ap.atanh, 20.0,
            lambda a, x, r: a.reciprocal(a.sub(a.const(1.0), a.square(x))), 1),
-    _unary("erf", "the error function", elementwise_float64(math.erf), _as.erf, 7.5,
+    _unary("erf", "the error function", elementwise_float64(math.erf), _af.erf, 7.5,
            lambda a, x, r: _bell(a, x, 2 / math.sqrt(math.pi)), 1),
-    _unary("erfc", "1 - erf x", elementwise_float64(math.erfc), _as.erfc, 21.0,
+    _unary("erfc", "1 - erf x", elementwise_float64(math.erfc), _af.erfc, 21.0,
            lambda a, x, r: _bell(a, x, -2 / math.sqrt(math.pi)), -1),
     _unary("sigmoid", "1 / (1 + e^-x)", _sigmoid_reference, _ap.sigmoid, 12.0,
            lambda a, x, r: a.mul(r, a.sub(a.const(1.0), r)), 1),
     ScalarOp(
-        "hypot", 2, "√(x² + y²)", FLOAT_BINARY, accurate(np.hypot), _formula(_as.hypot),
+        "hypot", 2, "√(x² + y²)", FLOAT_BINARY, accurate(np.hypot), _formula(_af.hypot),
         cost=14.0, commutative=True, monotone=(0, 0),
         annihilator=lambda d: float("inf"),
         derivative=(lambda a, x, y, r: _ratio(a, x, r), lambda a, x, y, r: _ratio(a, y, r)),

@@ -44,10 +44,6 @@ def _comparison(name: Predicate, doc: str, infix: str, ufunc: Any, **columns: An
     )
 
 
-def _isnan(m: M, d: DType, x: V) -> V:
-    return m.compare("ne", x, x)
-
-
 def _isinf(m: M, d: DType, x: V) -> V:
     if not d.is_float:
         return m.compare("ne", x, x)
@@ -99,10 +95,6 @@ def _shift_reference(ufunc: np.ufunc) -> Any:
         return np.asarray(ufunc(x, count))
 
     return reference
-
-
-def _select_reference(mask: Array, x: Array, y: Array) -> Array:
-    return np.where(mask, x, y)
 
 
 # Philox4x32-10: J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel random numbers: as easy as
@@ -175,8 +167,8 @@ ROWS = (
     _comparison("gt", "x > y", ">", np.greater, monotone=(1, -1)),
     _comparison("ge", "x ≥ y", ">=", np.greater_equal, monotone=(1, -1)),
     ScalarOp(
-        "isnan", 1, "whether x is NaN", Rule((NUMBERS,), "bool"), plain(np.isnan), _isnan,
-        cost=0.5,
+        "isnan", 1, "whether x is NaN", Rule((NUMBERS,), "bool"), plain(np.isnan),
+        lambda m, d, x: m.compare("ne", x, x), cost=0.5,
     ),
     ScalarOp(
         "isinf", 1, "whether x is infinite", Rule((NUMBERS,), "bool"), plain(np.isinf), _isinf,
@@ -215,7 +207,7 @@ ROWS = (
     ),
     ScalarOp(
         "select", 3, "x where the mask is true, else y", Rule((("bool",), ANY, ANY), lead=1),
-        _select_reference, lambda m, d, mask, x, y: m.select(mask, x, y),
+        np.where, lambda m, d, mask, x, y: m.select(mask, x, y),
         cost=0.5, monotone=(0, 1, 1), is_select=True,
         derivative=(
             None,

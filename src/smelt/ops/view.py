@@ -12,17 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from smelt.errors import ShapeError
-from smelt.ops.spec import (
-    Adjoint,
-    Array,
-    Cotangents,
-    Definer,
-    Operand,
-    Sizes,
-    TensorOp,
-    V,
-    dims_at,
-)
+from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V, dims_at
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, axis, floordiv, mod, mul, product, size, sub
 from smelt.types.number import number_text

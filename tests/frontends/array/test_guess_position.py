@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.frontends.array.guess_position import guess_error
-from smelt.frontends.array.searching import GUESSED_VALUES
+from smelt.frontends.array.searching import GUESSED_VALUES, guess_error
 from smelt.ops.extern import Extern
 from smelt.ops.index import Gather
 

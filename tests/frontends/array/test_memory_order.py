@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import smelt as sm
-from smelt.frontends.array.layouts import memory_order
+from smelt.frontends.array.memory import memory_order
 from smelt.graph.text import parse
 from smelt.passes.input_layouts import apply_input_layouts
 

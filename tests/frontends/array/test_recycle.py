@@ -11,7 +11,7 @@ import pytest
 
 import smelt as sm
 import smelt.numpy as np
-from smelt.frontends.array import evaluate_pending, recycle
+from smelt.frontends.array import evaluate_pending, memory
 
 SIDE = 300  # 720,000 bytes: above the smallest memory that is kept
 
@@ -67,7 +67,7 @@ def test_a_result_that_is_kept_for_reuse_is_still_written_in_place(a: Any) -> No
         x += 1.0  # its types are known from now on
         x = a * 2.0
         data = x.node.data
-        assert recycle.is_recycled(x.node.type, data)
+        assert memory.is_recycled(x.node.type, data)
         at = data.__array_interface__["data"][0]
         del data
         x += 1.0
@@ -94,10 +94,10 @@ def test_views_of_memory_have_no_value_until_they_are_recorded(a: Any) -> None:
 
 
 def test_fresh_memory_beyond_the_limit_empties_the_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycle, "_LIMIT_BYTES", 4 << 20)
+    monkeypatch.setattr(memory, "_LIMIT_BYTES", 4 << 20)
     with sm.config(tiers="numpy"):
         for side in range(256, 300):
             _ = np.asarray(numpy.ones((side, side))) * 2.0
-    lists = recycle._RECYCLED.values()  # pyright: ignore[reportPrivateUsage]
+    lists = memory._RECYCLED.values()  # pyright: ignore[reportPrivateUsage]
     kept = sum(b.nbytes for x in lists for b in x.buffers)
     assert kept <= 4 << 20

@@ -29,7 +29,7 @@ from smelt.errors import (
     StructureError,
     UnsupportedError,
 )
-from smelt.frontends.array import load as loading
+from smelt.frontends.array import program_files as loading
 from smelt.frontends.array.tree import flatten
 from smelt.saved import plans
 from smelt.saved.file import ProgramFile, Writer

@@ -15,7 +15,7 @@ from tests.strategies.effort import NIGHT, effort
 
 import smelt as sm
 from smelt import knobs
-from smelt.frontends.array.networks import (
+from smelt.frontends.array.sorting import (
     MAX_LENGTH,
     MAX_LENGTH_LAST_AXIS,
     MIN_SORTED_ROWS,

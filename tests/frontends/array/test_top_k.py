@@ -15,7 +15,7 @@ from tests.strategies.effort import NIGHT, effort
 import smelt as sm
 from smelt import knobs
 from smelt.errors import ArgumentError, AxisError, ShapeError
-from smelt.frontends.array.topk import MAX_PASSES
+from smelt.frontends.array.sorting import MAX_PASSES
 from smelt.types.dtype import parse as element_type
 
 pytestmark = NIGHT

@@ -10,8 +10,7 @@ import pytest
 import smelt.numpy as np
 from smelt.errors import InternalError, ShapeError
 from smelt.frontends.array.at_once import Account
-from smelt.numpy.at_once import call_at_once
-from smelt.numpy.library import FAULT, LibraryOnly
+from smelt.numpy.library import FAULT, LibraryOnly, call_at_once
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from smelt import fusion, knobs, lower, passes  # noqa: E402
 from smelt.codegen import cpu_backend  # noqa: E402
 from smelt.compiler import driver  # noqa: E402
 from smelt.errors import FallbackWarning, InternalError  # noqa: E402
-from smelt.frontends.torch import bisect_failures, plans, segment  # noqa: E402
+from smelt.frontends.torch import backend, plans, segment  # noqa: E402
 from smelt.graph.ir import Graph  # noqa: E402
 from smelt.kernel.text_print import text as kernel_text  # noqa: E402
 
@@ -131,7 +131,7 @@ def test_strictness_raises_what_failed(stage, arguments, monkeypatch):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_compiler_that_always_fails_gives_eager_numbers(stage, arguments, monkeypatch):
-    monkeypatch.setattr(bisect_failures, "MAX_FAILURES", 3)
+    monkeypatch.setattr(backend, "MAX_FAILURES", 3)
     planted(monkeypatch, stage, lambda names: True)
     warned = pytest.warns(FallbackWarning, match="planted")
     with knobs.config(strict=False), smelt.torch.record() as record, warned as caught:

@@ -8,7 +8,7 @@ torch = pytest.importorskip("torch")
 
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402 - torch may be missing
 
-from smelt.frontends.torch.eager_memory import Budget, eager_peak_bytes  # noqa: E402
+from smelt.frontends.torch.fake_facts import Budget, eager_peak_bytes  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 
 

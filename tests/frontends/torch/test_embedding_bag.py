@@ -38,7 +38,7 @@ def run(f, *inputs):
 @pytest.mark.parametrize("name", BAGS)
 def test_bags_and_their_gradient(name, most, monkeypatch):
     """Large bags are summed by torch, and their gradients by us."""
-    monkeypatch.setattr("smelt.frontends.torch.embedding_bag._MAX_ELEMENTS", most)
+    monkeypatch.setattr("smelt.frontends.torch.decompositions._MAX_ELEMENTS", most)
     (at, offsets), options = BAGS[name]
 
     def f(table, at, offsets):

@@ -13,7 +13,7 @@ import smelt as sm
 torch = pytest.importorskip("torch")
 
 from bench.diffusion import diffusion_block  # noqa: E402
-from smelt.frontends.torch.eager_memory import autocast_cached_arguments  # noqa: E402
+from smelt.frontends.torch.fake_facts import autocast_cached_arguments  # noqa: E402
 from smelt.runtime import prelude  # noqa: E402
 
 EPS = 2.0**-8

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import smelt  # noqa: E402
-from smelt.frontends.torch import replace_index_put  # noqa: E402
+from smelt.frontends.torch import in_place  # noqa: E402
 
 PUT = torch.ops.aten.index_put.default
 
@@ -53,9 +53,7 @@ def test_as_index_put(case, accumulate, dtype):
     if not accumulate:  # which of several values stays is not told
         values = torch.ones_like(values)
     before = x.clone()
-    actual, want = (
-        f(x, positions, values, accumulate) for f in (replace_index_put.fast_index_put, PUT)
-    )
+    actual, want = (f(x, positions, values, accumulate) for f in (in_place.fast_index_put, PUT))
     assert torch.equal(actual, want)
     assert actual.stride() == want.stride()
     assert torch.equal(x, before)
@@ -75,22 +73,22 @@ AT_ONCE = (
 def test_what_is_added_at_once(case, monkeypatch):
     shape, positions, inputs = CASES[case]
     called = []
-    monkeypatch.setattr(replace_index_put, "_add_rows", lambda *args: called.append(args))
-    replace_index_put.fast_index_put(torch.zeros(shape), positions, torch.ones(inputs), True)
+    monkeypatch.setattr(in_place, "_add_rows", lambda *args: called.append(args))
+    in_place.fast_index_put(torch.zeros(shape), positions, torch.ones(inputs), True)
     assert bool(called) == (case in AT_ONCE)
 
 
 @pytest.mark.parametrize("far", [50, -51])
 def test_a_position_outside_is_an_error(far):
     with pytest.raises((IndexError, RuntimeError), match="out of"):
-        replace_index_put.fast_index_put(
+        in_place.fast_index_put(
             torch.zeros(50, 64), [torch.full((600,), far)], torch.ones(600, 64), True
         )
 
 
 def test_a_mask_is_left_to_torch():
     x, mask = torch.zeros(300, 64), torch.arange(300) % 2 == 0
-    assert replace_index_put.fast_index_put(x, [mask], torch.ones(150, 64), True).sum() == 150 * 64
+    assert in_place.fast_index_put(x, [mask], torch.ones(150, 64), True).sum() == 150 * 64
 
 
 def test_the_gradient_of_repeated_pixels_is_eagers():

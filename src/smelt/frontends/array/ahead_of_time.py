@@ -19,7 +19,7 @@ from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.engine import explain_package
 from smelt.frontends.array.evaluate_pending import evaluate
-from smelt.frontends.array.layouts import memory_order
+from smelt.frontends.array.memory import memory_order
 from smelt.frontends.array.results import match_parameters, run_call
 from smelt.frontends.array.trace import Argument, Spec, Trace
 from smelt.graph.text import text
@@ -175,7 +175,7 @@ class Executable:
 
     def save(self, path: str | Path, **options: Any) -> None:
         """Write the program to a file, with the options `isa` and `hints` of `smelt.save`."""
-        fork_safe_import("smelt.frontends.array.save").save(self, path, **options)
+        fork_safe_import("smelt.frontends.array.program_files").save(self, path, **options)
 
     def as_text(self, form: str = "kernel") -> str:
         """Return one representation as text: "graph", "plan", "kernel", "llvm" or "asm".

@@ -28,16 +28,11 @@ from smelt.frontends.array.evaluate_pending import (
     present_value,
     written_elements,
 )
-from smelt.frontends.array.layouts import Buffer, copy_in_order
+from smelt.frontends.array.memory import Buffer, copy_in_order
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.scope import Scope
-from smelt.frontends.array.subscript import (
-    SliceRange,
-    get,
-    get_simple,
-    hashable_key,
-)
+from smelt.frontends.array.subscript import SliceRange, get, get_simple, hashable_key
 from smelt.frontends.array.value import (
     STATE,
     CopiedOperand,

@@ -35,11 +35,7 @@ from smelt.frontends.array.aliasing import Key, alias, hold, own, part
 from smelt.frontends.array.assign import cast_same_kind, has_wider_kind, put
 from smelt.frontends.array.at import At
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
-from smelt.frontends.array.convert import (
-    export_array,
-    from_host,
-    is_foreign_array,
-)
+from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import (
     evaluate,
     flush_if_many,
@@ -55,18 +51,23 @@ from smelt.frontends.array.masked_select import (
     write_masked,
     write_update,
 )
-from smelt.frontends.array.module_rules import follows_numpy, user_follows_numpy
 from smelt.frontends.array.number import user_dim
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.operators import (
     Operators,
     apply_ufunc,
     is_complex,
+    numpys_own,
     operand,
     small_product,
 )
-from smelt.frontends.array.promote import cast, default_value, number
-from smelt.frontends.array.small_results import numpys_own
+from smelt.frontends.array.promote import (
+    cast,
+    default_value,
+    follows_numpy,
+    number,
+    user_follows_numpy,
+)
 from smelt.frontends.array.subscript import (
     VIEWING,
     copied_elements,

@@ -22,8 +22,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from smelt.errors import raised_by_signal_handler
-from smelt.frontends.array.layouts import Buffer
-from smelt.frontends.array.recycle import Recycled, recycled
+from smelt.frontends.array.memory import Buffer, Recycled, recycled
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.create import Constant, Iota
 from smelt.ops.elementwise import Cast, Map

@@ -25,12 +25,17 @@ from smelt.frontends.array.at_once import view_of
 from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate, flush, flush_readers
-from smelt.frontends.array.module_rules import follows_numpy
 from smelt.frontends.array.number import Number
-from smelt.frontends.array.operators import Operators, call_operator, finished, keep_order
-from smelt.frontends.array.promote import cast, number
+from smelt.frontends.array.operators import (
+    Operators,
+    call_operator,
+    finished,
+    in_order,
+    is_view,
+    keep_order,
+)
+from smelt.frontends.array.promote import cast, follows_numpy, number
 from smelt.frontends.array.scope import Scope
-from smelt.frontends.array.small_results import in_order, is_view
 from smelt.frontends.array.subscript import plain_key
 from smelt.frontends.array.tree import register_pair
 from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_at_once, leaf
@@ -636,9 +641,7 @@ _IN_PLACE: Final = frozenset(("add", "subtract", "multiply", "divide"))
 """Functions of NumPy that write their result to the elements of the operand on the left."""
 
 
-def _split(x: Any) -> tuple[Any, Any]:
-    return x.parts if isinstance(x, ComplexArray) else (x.real, x.imag)
-
-
 for _type in (ComplexArray, np.complex64, np.complex128):
-    register_pair(_type, _split, pair)
+    register_pair(
+        _type, lambda x: x.parts if isinstance(x, ComplexArray) else (x.real, x.imag), pair
+    )

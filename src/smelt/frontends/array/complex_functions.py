@@ -37,10 +37,10 @@ from smelt.frontends.array.complex_array import (
     pair,
 )
 from smelt.frontends.array.complex_calls import COMPLEX
-from smelt.frontends.array.complex_library import call_stacked
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
 from smelt.frontends.array.dtypes import DTypeLike, lookup_dtype
 from smelt.frontends.array.einsum import einsum as real_einsum
+from smelt.frontends.array.library import call_stacked
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.promote import cast, has_numpys_rules, number
 from smelt.frontends.array.value import leaf
@@ -483,76 +483,48 @@ def _unique(ours: type, *more: str) -> Callable[[Any], Any]:
     return function
 
 
-_LINEAR: Final = (
-    shapes.broadcast_to,
-    shapes.concat,
-    shapes.expand_dims,
-    shapes.flip,
-    shapes.moveaxis,
-    shapes.permute_dims,
-    shapes.matrix_transpose,
-    shapes.repeat,
-    shapes.reshape,
-    shapes.roll,
-    shapes.squeeze,
-    shapes.stack,
-    shapes.tile,
-    shapes.unstack,
-    searching.take,
-    searching.take_along_axis,
-    make.tril,
-    make.triu,
-    linalg.diagonal,
-    stat.diff,
-    stat.mean,
-)
+_LINEAR: Final = {
+    shapes: """
+        broadcast_to concat expand_dims flip moveaxis permute_dims matrix_transpose repeat reshape
+        roll squeeze stack tile unstack
+    """,
+    searching: "take take_along_axis",
+    make: "tril triu",
+    linalg: "diagonal",
+    stat: "diff mean",
+}
 """Functions that move or add elements, of one array or a list."""
 _TRUTH: Final = (stat.all, stat.any, stat.count_nonzero, searching.nonzero)
 """Functions of a mask of nonzero elements."""
 _BILINEAR: Final = (linalg.matmul, linalg.tensordot, linalg.cross, linalg.outer)
 
 
+_OWN: Final = (
+    divide, positive, equal, not_equal, where, astype, as_real, asarray, from_dlpack, full,
+    full_like, eye, arange, linspace, prod, var, std, cumulative_prod, vecdot, einsum,
+)  # fmt: skip
 COMPLEX.update(
     {
         **{name: _rule(name) for name in complex_pairs.FUNCTIONS},
+        **{function.__name__: function for function in _OWN},
         **{name: _library(name) for name in _LIBRARY},
         "add": add,
         "subtract": _linear_rule(complex_pairs.subtract),
         "multiply": multiply,
-        "divide": divide,
-        "positive": positive,
         "real": _part(0),
         "imag": _part(1),
         "round": round_,
-        "equal": equal,
-        "not_equal": not_equal,
-        "where": where,
         "pow": power,
         "broadcast_real": shapes.broadcast_arrays,
-        "astype": astype,
-        "as_real": as_real,
-        "asarray": asarray,
-        "from_dlpack": from_dlpack,
-        "full": full,
-        "full_like": full_like,
-        "eye": eye,
-        "arange": arange,
-        "linspace": linspace,
         "broadcast_arrays": _each(shapes.broadcast_arrays),
         "meshgrid": _each(make.meshgrid),
         "sum": _sum(stat.sum),
-        "prod": prod,
-        "var": var,
-        "std": std,
         "cumulative_sum": _sum(stat.cumulative_sum),
-        "cumulative_prod": cumulative_prod,
-        "vecdot": vecdot,
-        "einsum": einsum,
         "unique_all": _unique(sorting.UniqueAll, "index", "inverse", "counts"),
         "unique_counts": _unique(sorting.UniqueCounts, "counts"),
         "unique_inverse": _unique(sorting.UniqueInverse, "inverse"),
         "unique_values": _unique(tuple),
-        **{function.__name__: _linear(function) for function in _LINEAR},
+        **{n: _linear(getattr(m, n)) for m, names in _LINEAR.items() for n in names.split()},
         **{function.__name__: _of_truth(function) for function in _TRUTH},
         **{function.__name__: _bilinear(function) for function in _BILINEAR},
     }

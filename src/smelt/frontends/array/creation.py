@@ -16,13 +16,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import ArgumentError, DLPackError, OverflowSizeError, ShapeError
-from smelt.frontends.array.array import (
-    Array,
-    check_device,
-    names_gpu,
-    number_or_value,
-    value,
-)
+from smelt.frontends.array.array import Array, check_device, names_gpu, number_or_value, value
 from smelt.frontends.array.cache_calls import cache_call
 from smelt.frontends.array.complex_calls import ComplexOperand, takes_complex
 from smelt.frontends.array.convert import (
@@ -34,8 +28,8 @@ from smelt.frontends.array.convert import (
 )
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.families import BINARY
-from smelt.frontends.array.from_lists import value_of_lists
 from smelt.frontends.array.number import Number, Scalar, as_dim, dims, is_integral, user_dim
+from smelt.frontends.array.operators import value_of_lists
 from smelt.frontends.array.promote import cast, default_value, number
 from smelt.frontends.array.subscript import SELECT
 from smelt.frontends.array.value import STATE, Value, copied, leaf, record

@@ -27,6 +27,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import refuse_lazy_signs
 from smelt.frontends.array.creation import asarray
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
+from smelt.frontends.array.families import ARITHMETIC, COMPARISONS
 from smelt.frontends.array.value import leaf
 from smelt.python.imports import fork_safe_import
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, copy_to_host
@@ -181,19 +182,11 @@ class DeviceArray:
 
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
-    **{n: getattr(operator, n) for n in ("add", "sub", "mul", "truediv", "floordiv", "mod")},
-    **{n: getattr(operator, n) for n in ("pow", "matmul", "lshift", "rshift", "xor")},
-    **{n: getattr(operator, n) for n in ("lt", "le", "gt", "ge", "eq", "ne")},
-    "and": operator.and_,
-    "or": operator.or_,
+    name: getattr(operator, f"__{name}__") for name in (*ARITHMETIC, "matmul", *COMPARISONS)
 }
 _UNARY: dict[str, Callable[[Any], Any]] = {
-    "neg": operator.neg,
-    "pos": operator.pos,
-    "abs": operator.abs,
-    "invert": operator.invert,
+    name: getattr(operator, name) for name in ("neg", "pos", "abs", "invert")
 }
-_COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 
 
 @cache
@@ -212,7 +205,7 @@ def _define_operators() -> None:
             return _compiled(f)(y, x)
 
         setattr(DeviceArray, f"__{name}__", forward)
-        if name not in _COMPARISONS:
+        if name not in COMPARISONS:
             setattr(DeviceArray, f"__r{name}__", backward)
     for name, function in _UNARY.items():
 

@@ -18,7 +18,7 @@ from smelt.frontends.array.convert import is_on_gpu
 from smelt.frontends.array.engine import explain_package
 from smelt.frontends.array.evaluate_pending import plan_pending
 from smelt.frontends.array.jit import Jit
-from smelt.frontends.array.load import LoadedFunction
+from smelt.frontends.array.program_files import LoadedFunction
 from smelt.frontends.array.results import buffers_of
 from smelt.frontends.array.trace import Spec
 from smelt.frontends.array.tree import flatten, unflatten

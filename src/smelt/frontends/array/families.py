@@ -13,7 +13,7 @@ TensorType(dtype=f32, shape=(2, 1))
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -291,38 +291,47 @@ def align(what: str, *values: Value) -> tuple[TensorType, ...]:
     return types
 
 
-_UNARY: tuple[tuple[str, str, OperandRule], ...] = (
-    ("abs", "abs", "same"), ("negative", "neg", "same"), ("sign", "sign", "same"),
-    ("square", "square", "same"), ("reciprocal", "reciprocal", "float"),
-    ("sqrt", "sqrt", "float"), ("rsqrt", "rsqrt", "float"), ("signbit", "signbit", "float"),
-    ("floor", "floor", "same"), ("ceil", "ceil", "same"), ("round", "round", "same"),
-    ("trunc", "trunc", "same"), ("isnan", "isnan", "same"), ("isinf", "isinf", "same"),
-    ("isfinite", "isfinite", "same"), ("bitwise_invert", "not", "same"),
-    ("logical_not", "not", "same"),
-    ("exp", "exp", "float"), ("expm1", "expm1", "float"), ("exp2", "exp2", "float"),
-    ("log", "log", "float"), ("log1p", "log1p", "float"), ("log2", "log2", "float"),
-    ("log10", "log10", "float"),
-    ("sin", "sin", "float"), ("cos", "cos", "float"), ("tan", "tan", "float"),
-    ("asin", "asin", "float"), ("acos", "acos", "float"), ("atan", "atan", "float"),
-    ("sinh", "sinh", "float"), ("cosh", "cosh", "float"), ("tanh", "tanh", "float"),
-    ("asinh", "asinh", "float"), ("acosh", "acosh", "float"), ("atanh", "atanh", "float"),
-    ("erf", "erf", "float"), ("erfc", "erfc", "float"), ("sigmoid", "sigmoid", "float"),
-)  # fmt: skip
-_BINARY: tuple[tuple[str, str, OperandRule], ...] = (
-    ("add", "add", "same"), ("subtract", "sub", "same"), ("multiply", "mul", "same"),
-    ("divide", "div", "float"), ("floor_divide", "floordiv", "same"),
-    ("remainder", "mod", "same"), ("pow", "pow", "same"), ("atan2", "atan2", "float"),
-    ("hypot", "hypot", "float"), ("logaddexp", "logaddexp", "float"),
-    ("copysign", "copysign", "float"), ("nextafter", "nextafter", "float"),
-    ("maximum", "max", "same"), ("minimum", "min", "same"),
-    ("equal", "eq", "same"), ("not_equal", "ne", "same"), ("less", "lt", "same"),
-    ("less_equal", "le", "same"), ("greater", "gt", "same"), ("greater_equal", "ge", "same"),
-    ("bitwise_and", "and", "same"), ("bitwise_or", "or", "same"), ("bitwise_xor", "xor", "same"),
-    ("logical_and", "and", "same"), ("logical_or", "or", "same"), ("logical_xor", "xor", "same"),
-    ("bitwise_left_shift", "shl", "same"), ("bitwise_right_shift", "shr", "same"),
-)  # fmt: skip
-UNARY = {what: Unary(what, row, wide) for what, row, wide in _UNARY}
-BINARY = {what: Binary(what, row, wide) for what, row, wide in _BINARY}
+_UNARY: dict[OperandRule, str] = {
+    "same": """
+        abs negative sign square floor ceil round trunc isnan isinf isfinite bitwise_invert
+        logical_not
+    """,
+    "float": """
+        reciprocal sqrt rsqrt signbit exp expm1 exp2 log log1p log2 log10 sin cos tan asin acos
+        atan sinh cosh tanh asinh acosh atanh erf erfc sigmoid
+    """,
+}
+_BINARY: dict[OperandRule, str] = {
+    "same": """
+        add subtract multiply floor_divide remainder pow maximum minimum equal not_equal less
+        less_equal greater greater_equal bitwise_and bitwise_or bitwise_xor logical_and logical_or
+        logical_xor bitwise_left_shift bitwise_right_shift
+    """,
+    "float": "divide atan2 hypot logaddexp copysign nextafter",
+}
+"""Rule for operands -> functions."""
+_RENAMED: Final = """
+    negative neg  bitwise_invert not  logical_not not  subtract sub  multiply mul  divide div
+    floor_divide floordiv  remainder mod  maximum max  minimum min  equal eq  not_equal ne
+    less lt  less_equal le  greater gt  greater_equal ge  bitwise_and and  bitwise_or or
+    bitwise_xor xor  logical_and and  logical_or or  logical_xor xor  bitwise_left_shift shl
+    bitwise_right_shift shr
+"""
+_ROWS: dict[str, str] = dict(zip(_RENAMED.split()[::2], _RENAMED.split()[1::2], strict=True))
+"""Function -> its scalar operator, where that has another name."""
+UNARY = {f: Unary(f, _ROWS.get(f, f), rule) for rule, fs in _UNARY.items() for f in fs.split()}
+BINARY = {f: Binary(f, _ROWS.get(f, f), rule) for rule, fs in _BINARY.items() for f in fs.split()}
+ARITHMETIC: Final = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide",
+    "floordiv": "floor_divide", "mod": "remainder", "pow": "pow", "and": "bitwise_and",
+    "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}  # fmt: skip
+"""Python's operator, which has reflected and in-place forms -> function."""
+COMPARISONS: Final = {
+    _ROWS[f]: f for f in ["equal", "not_equal", "less", "less_equal", "greater", "greater_equal"]
+}
+"""Python's comparison -> function."""
 
 
 def record_again(what: Any, x: Any, y: Any = None, depth: int = 3) -> Value | None:

@@ -19,10 +19,9 @@ from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array import complex_functions, manipulation
 from smelt.frontends.array.array import Array, check_device, value
 from smelt.frontends.array.complex_array import complex_array, is_complex_like, pair
-from smelt.frontends.array.complex_library import call_stacked, joined, stacked
 from smelt.frontends.array.creation import arange, zeros
 from smelt.frontends.array.dtypes import DTypeLike, astype, lookup_dtype
-from smelt.frontends.array.library import call, with_extern_errors
+from smelt.frontends.array.library import call, call_stacked, joined, stacked, with_extern_errors
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.value import STATE, Buffer
 from smelt.frontends.array.views import as_integer, axes_of, axis_list, axis_of, shape_of

@@ -19,7 +19,7 @@ from typing import Any
 from smelt.errors import ShapeError
 from smelt.frontends.array import engine
 from smelt.frontends.array.engine import Permutations
-from smelt.frontends.array.layouts import dense_axis_order, layout
+from smelt.frontends.array.memory import dense_axis_order, layout
 from smelt.frontends.array.program import Program, replace_numbers
 from smelt.frontends.array.sizes import Sizes, rebuild_node
 from smelt.frontends.array.structure import is_parameter

@@ -25,7 +25,7 @@ from smelt.frontends.array.bind_args import BoundCall, Options
 from smelt.frontends.array.convert import from_host, is_on_gpu
 from smelt.frontends.array.engine import reporting
 from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
-from smelt.frontends.array.layouts import Buffer, memory_order
+from smelt.frontends.array.memory import Buffer, memory_order
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.results import (
@@ -36,15 +36,9 @@ from smelt.frontends.array.results import (
     pack,
     run_call,
 )
-from smelt.frontends.array.shortcut import (
-    MAX_RECORDS,
-    NUMBER_TYPES,
-    ExactCall,
-    Outputs,
-    count_call,
-)
+from smelt.frontends.array.shortcut import MAX_RECORDS, NUMBER_TYPES, ExactCall, Outputs, count_call
 from smelt.frontends.array.trace import Argument, Trace, record_call
-from smelt.frontends.array.transformed import FunctionObject, function_text
+from smelt.frontends.array.transformations import FunctionObject, function_text
 from smelt.frontends.array.tree import LEAF, flatten, leaves_like
 from smelt.frontends.array.value import STATE, leaf
 from smelt.knobs import fingerprint

@@ -29,19 +29,13 @@ import numpy as np
 from smelt.errors import ArgumentError, DTypeError, ShapeError
 from smelt.frontends.array import product as products
 from smelt.frontends.array.array import Array, value
-from smelt.frontends.array.complex_array import (
-    ComplexArray,
-    complex_array,
-    is_complex_like,
-    pair,
-)
+from smelt.frontends.array.complex_array import ComplexArray, complex_array, is_complex_like, pair
 from smelt.frontends.array.complex_calls import ComplexOperand, takes_complex
-from smelt.frontends.array.complex_library import call_stacked
 from smelt.frontends.array.creation import arange, eye
 from smelt.frontends.array.dtypes import DTypeLike
 from smelt.frontends.array.elementwise import abs as absolute
 from smelt.frontends.array.elementwise import conj, greater, multiply, pow, sqrt, square, where
-from smelt.frontends.array.library import call
+from smelt.frontends.array.library import call, call_stacked
 from smelt.frontends.array.manipulation import (
     broadcast_to,
     expand_dims,

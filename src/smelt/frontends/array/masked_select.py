@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from smelt.errors import ShapeError, TracerError
 from smelt.frontends.array.assign import cast_same_kind
-from smelt.frontends.array.families import BINARY, UNARY
+from smelt.frontends.array.families import ARITHMETIC, BINARY, COMPARISONS, UNARY
 from smelt.frontends.array.operators import operand
 from smelt.frontends.array.subscript import (
     SELECT,
@@ -38,28 +38,6 @@ from smelt.frontends.array.value import STATE, Value, record
 from smelt.frontends.array.views import expand, reshape, shape_of
 from smelt.ops.create import Input
 
-_BINARY = {
-    "add": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "truediv": "divide",
-    "floordiv": "floor_divide",
-    "mod": "remainder",
-    "pow": "pow",
-    "and": "bitwise_and",
-    "or": "bitwise_or",
-    "xor": "bitwise_xor",
-    "lshift": "bitwise_left_shift",
-    "rshift": "bitwise_right_shift",
-}
-_COMPARED = {
-    "eq": "equal",
-    "ne": "not_equal",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-}
 _UNARY = {"neg": "negative", "abs": "abs", "invert": "bitwise_invert"}
 _UNREADABLE = ("array", "bool", "complex", "float", "index", "int", "iter", "len")
 _LINEAR = {"add", "subtract", "negative"}
@@ -319,13 +297,13 @@ def _update(name: str, function: str | None) -> Callable[[UpdateSelection, Any],
     return lambda self, other: self.update(name, function, other)
 
 
-for _name in (*_BINARY, "matmul"):
-    setattr(UpdateSelection, f"__i{_name}__", _update(f"i{_name}", _BINARY.get(_name)))
-for _name, _row in _BINARY.items():
+for _name in (*ARITHMETIC, "matmul"):
+    setattr(UpdateSelection, f"__i{_name}__", _update(f"i{_name}", ARITHMETIC.get(_name)))
+for _name, _row in ARITHMETIC.items():
     setattr(MaskedSelection, f"__{_name}__", _operator(_row))
     setattr(MaskedSelection, f"__r{_name}__", _operator(_row, reflected=True))
     setattr(MaskedSelection, f"__i{_name}__", _in_place(_row))
-for _name, _row in _COMPARED.items():
+for _name, _row in COMPARISONS.items():
     setattr(MaskedSelection, f"__{_name}__", _operator(_row))
 for _name, _row in _UNARY.items():
     setattr(MaskedSelection, f"__{_name}__", _function(_row))

@@ -41,11 +41,9 @@ from smelt.frontends.array.complex_array import ComplexArray, held, is_complex_l
 from smelt.frontends.array.complex_calls import call_complex
 from smelt.frontends.array.creation import asarray, full
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype, astype, lookup_dtype
-from smelt.frontends.array.module_rules import follows_numpy, user_follows_numpy
 from smelt.frontends.array.numpy_calls import store
-from smelt.frontends.array.operators import finished, keep_order
-from smelt.frontends.array.promote import cast
-from smelt.frontends.array.small_results import hand_out
+from smelt.frontends.array.operators import finished, hand_out, keep_order
+from smelt.frontends.array.promote import cast, follows_numpy, user_follows_numpy
 from smelt.frontends.array.value import STATE, CopiedOperand, is_at_once, leaf
 from smelt.frontends.array.views import axes_of
 from smelt.ops.view import Permute
@@ -291,17 +289,17 @@ def clip(x: Array, min: Any = None, max: Any = None, out: Any = None) -> Any:
     return store(numpy_calls.clip(x, min, max), out)
 
 
-def rounded(x: Array, decimals: int = 0, out: Any = None) -> Any:
+def rounded(a: Any, decimals: int = 0, out: Any = None) -> Any:
     """Return the elements rounded to `decimals` digits after the point, halves to even."""
-    return store(el.round(x, decimals), out)
+    return store(el.round(numpy_calls.array(a, "round"), decimals), out)
 
 
-def dot(x: Array, b: Any, out: Any = None) -> Any:
-    """Return NumPy's dot product: over the last axis of `x` and the last but one of `b`.
+def dot(a: Any, b: Any, out: Any = None) -> Any:
+    """Return NumPy's dot product: over the last axis of `a` and the last but one of `b`.
 
     Raises ShapeError, DTypeError.
     """
-    y = numpy_calls.array(b, "dot")
+    x, y = numpy_calls.array(a, "dot"), numpy_calls.array(b, "dot")
     if not x.ndim or not y.ndim:
         return store(x * y, out)
     if x.ndim <= 2 and y.ndim <= 2:
@@ -309,20 +307,20 @@ def dot(x: Array, b: Any, out: Any = None) -> Any:
     return store(linalg.tensordot(x, y, axes=([-1], [-1 if y.ndim == 1 else -2])), out)
 
 
-def repeat(x: Array, repeats: Any, axis: int | None = None) -> Array:
+def repeat(a: Any, repeats: Any, axis: int | None = None) -> Array:
     """Return every element `repeats` times along `axis`; None flattens first."""
-    return shapes.repeat(x, repeats, axis=axis)
+    return shapes.repeat(numpy_calls.array(a, "repeat"), repeats, axis=axis)
 
 
 def take(
-    x: Array, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise"
+    a: Any, indices: Any, axis: int | None = None, out: Any = None, mode: str = "raise"
 ) -> Any:
     """Return the elements at `indices` along `axis`; None flattens first.
 
     `mode` is "raise", "wrap" or "clip".  Raises IndexRangeError, AxisError, ArgumentError.
     """
-    x = ravel(x) if axis is None else x
-    axis = 0 if axis is None else axis
+    x = numpy_calls.array(a, "take")
+    x, axis = (ravel(x), 0) if axis is None else (x, axis)
     index = numpy_calls.array(indices, "take")
     if mode == "wrap":
         index = index % x.shape[axis]
@@ -348,9 +346,10 @@ def sort_in_place(
 
 
 def argsort(
-    x: Array, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None
+    a: Any, axis: Any = -1, kind: Any = None, order: Any = None, *, stable: Any = None
 ) -> Array:
     """Return the positions that sort along `axis`; None flattens first."""
+    x = numpy_calls.array(a, "argsort")
     x, axis = (ravel(x), 0) if axis is None or not x.ndim else (x, axis)
     return sorting.argsort(x, axis=axis, stable=bool(stable) or kind in ("stable", "mergesort"))
 
@@ -428,7 +427,7 @@ def diagonal_view(x: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> 
 
 
 def trace(
-    x: Array,
+    a: Any,
     offset: int = 0,
     axis1: int = 0,
     axis2: int = 1,
@@ -436,7 +435,8 @@ def trace(
     out: Any = None,
 ) -> Any:
     """Return the sums of the diagonals of the matrices in two dimensions."""
-    return numpy_calls.sum(diagonal(x, offset, axis1, axis2), -1, dtype, out)
+    diagonals = diagonal(numpy_calls.array(a, "trace"), offset, axis1, axis2)
+    return numpy_calls.sum(diagonals, -1, dtype, out)
 
 
 def compress(x: Array, condition: Any, axis: int | None = None) -> Array:
@@ -664,33 +664,26 @@ class Flags:
             return np.lib.stride_tricks.as_strided(element, part.shape, part.strides)
         return own(x).shadow()
 
-    @property
-    def c_contiguous(self) -> bool:
-        """Whether the elements follow each other in the order of rows."""
-        return self._shadow().flags.c_contiguous
-
-    @property
-    def f_contiguous(self) -> bool:
-        """Whether the elements follow each other in the order of columns."""
-        return self._shadow().flags.f_contiguous
-
-    contiguous = c_contiguous
+    c_contiguous = contiguous = property(
+        lambda self: self._shadow().flags.c_contiguous,
+        doc="Whether the elements follow each other in the order of rows.",
+    )
+    f_contiguous = property(
+        lambda self: self._shadow().flags.f_contiguous,
+        doc="Whether the elements follow each other in the order of columns.",
+    )
+    forc = property(
+        lambda self: self.c_contiguous or self.f_contiguous,
+        doc="Whether the elements follow each other in either order.",
+    )
+    fnc = property(
+        lambda self: self.f_contiguous and not self.c_contiguous,
+        doc="Whether the elements follow each other in the order of columns only.",
+    )
+    owndata = property(
+        lambda self: base(self._array) is None, doc="Whether the array is not a view."
+    )
     aligned = True
-
-    @property
-    def forc(self) -> bool:
-        """Whether the elements follow each other in either order."""
-        return self.c_contiguous or self.f_contiguous
-
-    @property
-    def fnc(self) -> bool:
-        """Whether the elements follow each other in the order of columns only."""
-        return self.f_contiguous and not self.c_contiguous
-
-    @property
-    def owndata(self) -> bool:
-        """Whether the array is not a view."""
-        return base(self._array) is None
 
     @property
     def writeable(self) -> bool:

@@ -16,7 +16,6 @@ from typing import Any
 
 from smelt.errors import ArgumentError, DTypeError, ShapeError
 from smelt.frontends.array.array import Array, value
-from smelt.frontends.array.convolution import conv, conv_transpose
 from smelt.frontends.array.creation import arange
 from smelt.frontends.array.elementwise import (
     cos,
@@ -34,16 +33,18 @@ from smelt.frontends.array.elementwise import (
 from smelt.frontends.array.linalg import matmul
 from smelt.frontends.array.manipulation import concat, expand_dims, matrix_transpose, reshape
 from smelt.frontends.array.numpy_hints import missing_names
-from smelt.frontends.array.pooling import (
-    adaptive_avg_pool,
-    adaptive_max_pool,
-    avg_pool,
-    max_pool,
-    upsample,
-)
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.reduction import cast_to_float, is_empty, reduce_axes
 from smelt.frontends.array.searching import take_along_axis
+from smelt.frontends.array.spatial import (
+    adaptive_avg_pool,
+    adaptive_max_pool,
+    avg_pool,
+    conv,
+    conv_transpose,
+    max_pool,
+    upsample,
+)
 from smelt.frontends.array.statistical import mean
 from smelt.frontends.array.statistical import sum as total
 from smelt.frontends.array.views import axes_of

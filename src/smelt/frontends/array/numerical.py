@@ -23,7 +23,6 @@ from smelt.frontends.array import creation as make
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array, number_or_value
-from smelt.frontends.array.convolution import conv
 from smelt.frontends.array.dtypes import as_operand_type, astype, finfo
 from smelt.frontends.array.linalg import matmul
 from smelt.frontends.array.manipulation import flip, moveaxis, reshape
@@ -32,6 +31,7 @@ from smelt.frontends.array.promote import common
 from smelt.frontends.array.searching import COUNT_LIMIT, searchsorted, take
 from smelt.frontends.array.segments import bincount
 from smelt.frontends.array.sorting import sort
+from smelt.frontends.array.spatial import conv
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import STATE, Value
 from smelt.frontends.array.views import axis_of, shape_of

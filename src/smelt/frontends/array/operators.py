@@ -1,38 +1,142 @@
 """Define Python's operators on arrays, such as `x + y` and `x += y`.
 
 `Operators` is the base class of `sm.Array`.  Each method applies an operator of `families.BINARY`
-or `UNARY`; in-place forms give the array a new version.
+or `UNARY`; in-place forms give the array a new version.  An operand may be nested lists.
+
+>>> from smelt.frontends.array.convert import from_host
+>>> value_of_lists([[1, 2], [3, 4]], from_host).type
+TensorType(dtype=i64, shape=(2, 2))
+
+Small results are handed to NumPy's users as NumPy's own arrays and scalars.  A result as small as
+`SMELT_SMALL_ELEMENTS` of float64, which `smelt.numpy` sets as the limit, is computed when it is
+made: a mean is a `numpy.float64`, a sum over rows a `numpy.ndarray`.  The code that asks has
+NumPy's rules (see `promote`); recordings and the array API front end keep arrays of ours.
+
+Where operators wait, one program computes the result and every array that waits for an operator
+behind it, which is stored.  What waits for others keeps waiting, so that it may fuse with its
+readers.  A full reduction ends a pass over memory in any case: its readers begin the next one.
+
+>>> hand_out((1.5, None), ())
+(1.5, None)
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from smelt.errors import ArgumentError, DTypeError, ShapeError
+from smelt.errors import ArgumentError, DTypeError, RangeError, ShapeError
 from smelt.frontends.array.at_once import pay
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex, call_whole
-from smelt.frontends.array.convert import operand_of_numpy
+from smelt.frontends.array.convert import operand_of_numpy, usable
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, UNARY, Binary
-from smelt.frontends.array.from_lists import value_of_lists
-from smelt.frontends.array.module_rules import follows_numpy
+from smelt.frontends.array.memory import release
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.product import matmul
-from smelt.frontends.array.promote import cast, default_value, has_numpys_rules
+from smelt.frontends.array.promote import (
+    cast,
+    default_value,
+    follows_numpy,
+    has_numpys_rules,
+    number,
+)
 from smelt.frontends.array.value import (
     STATE,
     Value,
     copied,
+    foreign,
     is_at_once,
     leaf,
     private_data,
 )
-from smelt.frontends.array.views import shape_of
-from smelt.types.dtype import counterpart
+from smelt.frontends.array.views import concat, reshape, shape_of
+from smelt.types.dtype import DType, counterpart
+
+_NUMBERS = frozenset({bool, int, float})
+"""Types of almost all items of lists, for which nothing else is tested."""
+
+
+def value_of_lists(obj: Any, convert: Callable[[Any], Value], target: DType | None = None) -> Value:
+    """Return the value of nested lists, stacked by `convert` if they hold recorded values.
+
+    `target` is the dtype of the result, None for that of the numbers.  Raises ArgumentError for
+    lists of different lengths, RangeError for a number that `target` cannot hold, DTypeError for
+    elements that are not numbers.
+    """
+    if isinstance(obj, (list, tuple)) and _holds_values(obj):
+        parts = [convert(item) for item in obj]
+        parts = [reshape(p, (1, *shape_of(p))) for p in parts]
+        return concat(parts, 0, "asarray")
+    try:
+        data = np.asarray(obj)
+        if target is not None and target.is_integer and data.dtype.kind in "iufO":
+            data = _exact_integers(obj, data, target)
+    except RangeError:
+        raise
+    except (ValueError, TypeError, OverflowError) as error:
+        raise _ragged(obj) or ArgumentError(f"asarray: {error}") from error
+    data = usable(data)
+    node = leaf(data) if data.base is None else foreign(data)  # an object with a buffer
+    return cast(node, target) if target is not None else node
+
+
+def _ragged(obj: Any) -> ArgumentError | None:
+    """Return the error for nested lists of different lengths, or None if they agree."""
+    level, paths = [obj], [""]
+    while level:
+        sizes = [len(x) if isinstance(x, (list, tuple)) else None for x in level]
+        for path, size in zip(paths, sizes, strict=True):
+            if size != sizes[0]:
+                lengths = ["no list" if n is None else f"length {n}" for n in (sizes[0], size)]
+                return ArgumentError(
+                    op="asarray",
+                    argument="obj",
+                    value=f"lists ({lengths[0]} at obj{paths[0]}, {lengths[1]} at obj{path})",
+                    expected="lists of one length at each depth",
+                    hint="Fill the shorter ones up, or make an array of each and sm.concat them.",
+                )
+        if sizes[0] is None:
+            return None
+        paths = [f"{p}[{k}]" for p in paths for k in range(sizes[0])]
+        level = [x for one in level for x in one]
+    return None
+
+
+def _exact_integers(obj: Any, default_data: Any, target: DType) -> Any:
+    """Convert nested lists to the integer dtype `target` without rounding.
+
+    `default_data` is what NumPy makes of them without a dtype, where large integers may have become
+    float64.  Raises RangeError for a number that the dtype cannot hold.
+    """
+    failure: Exception | None = None
+    try:
+        with np.errstate(invalid="ignore"):
+            converted = np.asarray(obj, dtype=target.numpy)
+        if default_data.dtype.kind == "O" or (converted == np.trunc(default_data)).all():
+            return converted  # NumPy truncated no fraction
+    except (ValueError, OverflowError) as error:
+        failure = error
+    for item in default_data.ravel().tolist():
+        number(item, target, "asarray")
+    raise ArgumentError(f"asarray: {failure}") from failure
+
+
+def _holds_values(obj: Any) -> bool:
+    """Return whether arrays of ours, sizes or number arguments are among the items."""
+    return any(
+        item.__class__ not in _NUMBERS
+        and (
+            hasattr(item, "scope")
+            or isinstance(getattr(item, "node", None), Value)
+            or (isinstance(item, (list, tuple)) and _holds_values(item))
+        )
+        for item in obj
+    )
+
 
 _EQUAL, _NOT_EQUAL = BINARY["equal"], BINARY["not_equal"]
 
@@ -469,3 +573,61 @@ def _has_same_shape(result: Value, x: Value) -> bool:
     if scope is None or len(shapes[0]) != len(shapes[1]):
         return shapes[0] == shapes[1]
     return all(scope.same(a, b) for a, b in zip(*shapes, strict=True))
+
+
+def hand_out(result: Any, arguments: Iterable[Any]) -> Any:
+    """Return a function's result with NumPy's arrays in place of small ones, but for arguments."""
+    if isinstance(result, Operators):
+        is_ours = not result.is_small or any(_has(x, result) for x in arguments)
+        return result if is_ours else result.handed_out()
+    if isinstance(result, tuple):
+        items = [hand_out(x, arguments) for x in result]
+        return type(result)(*items) if hasattr(result, "_fields") else tuple(items)
+    return [hand_out(x, arguments) for x in result] if result.__class__ is list else result
+
+
+def _has(argument: Any, result: Any) -> bool:
+    """Return whether a result is an argument, or an item of one, as of `out`."""
+    return argument is result or (
+        argument.__class__ is tuple and any(item is result for item in argument)
+    )
+
+
+def is_view(x: Any) -> bool:
+    """Return whether an array shares elements with one that owns them."""
+    place = x.place
+    return place is not None and bool(place.links or place.memory.owner() is not x)
+
+
+def in_order(data: Any, order: Sequence[int]) -> Any:
+    """Return a copy whose axes have an order in memory, from the outermost on."""
+    inverse = [order.index(axis) for axis in range(len(order))]
+    copy = np.empty_like(np.empty_like(data.transpose(order), order="C").transpose(inverse))
+    copy[...] = data
+    return copy
+
+
+def numpys_own(x: Any) -> Any:
+    """Return a small array of ours as NumPy's own, in memory that nobody else sees.
+
+    Views stay as they are, and so do arrays of a dtype that NumPy does not have.  Memory of other
+    code is shared with it.
+    """
+    place, node = x.place, x.node
+    if is_view(x):
+        return x
+    if STATE.following or STATE.tracing or node.type.dtype.numpy.kind == "V":
+        return x
+    if node.data is None:
+        evaluate(node, others=False)
+    if not node.type.shape:
+        return node.current_buffer()[()]
+    if place is not None and place.memory.is_held and node.shared:
+        return place.export()
+    if place is not None and place.memory.order is not None:
+        return in_order(node.current_buffer(), place.memory.order)
+    data = private_data(node, 2)  # the array's reference, and the one here
+    if data is None:
+        return np.array(node.current_buffer(), order="C")
+    release(node.type, data)
+    return data

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from smelt.frontends.array.layouts import Buffer, memory_order
+from smelt.frontends.array.memory import Buffer, memory_order
 from smelt.frontends.array.structure import is_parameter
 from smelt.frontends.array.value import Value
 from smelt.graph.loop import Loop

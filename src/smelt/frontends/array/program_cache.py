@@ -29,22 +29,10 @@ import numpy as np
 
 from smelt import knobs
 from smelt.frontends.array.generalize import GeneralizedProgram
-from smelt.frontends.array.layouts import memory_order
+from smelt.frontends.array.memory import memory_order
 from smelt.frontends.array.program import Program
-from smelt.frontends.array.structure import (
-    Epoch,
-    Structure,
-    applied,
-    is_parameter,
-    structure_of,
-)
-from smelt.frontends.array.value import (
-    STATE,
-    Buffer,
-    Value,
-    sighting,
-    size_carrier,
-)
+from smelt.frontends.array.structure import Epoch, Structure, applied, is_parameter, structure_of
+from smelt.frontends.array.value import STATE, Buffer, Value, sighting, size_carrier
 from smelt.ops.create import Constant, Input
 from smelt.python.dataclass import dataclass
 from smelt.python.imports import fork_safe_import

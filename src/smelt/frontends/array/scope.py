@@ -20,7 +20,7 @@ import numpy as np
 
 from smelt.errors import ChangedError, LeakError
 from smelt.frontends.array.evaluate_pending import evaluate, flush, present_value
-from smelt.frontends.array.layouts import Buffer, dense_axis_order, layout
+from smelt.frontends.array.memory import Buffer, dense_axis_order, layout
 from smelt.frontends.array.sizes import Sizes
 from smelt.frontends.array.value import SNAPSHOT_BYTES, STATE, Value, constant, infer, intern
 from smelt.graph.ir import Node

@@ -19,7 +19,7 @@ import math
 import weakref
 from typing import Any, Final
 
-from smelt.frontends.array.layouts import memory_order
+from smelt.frontends.array.memory import memory_order
 from smelt.ops.create import Constant
 from smelt.types.number import number_text
 

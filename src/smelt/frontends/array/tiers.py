@@ -25,7 +25,7 @@ import numpy as np
 
 from smelt.frontends.array import at_once
 from smelt.frontends.array.at_once import PREDICTED, PRICE, Purse
-from smelt.frontends.array.layouts import Buffer
+from smelt.frontends.array.memory import Buffer
 from smelt.frontends.array.program import Program
 from smelt.frontends.array.value import sighting, sightings, tier
 from smelt.knobs import fingerprint

@@ -2,13 +2,20 @@
 
 A `Trace` is the result of a recording: the graph, the source of each input (argument or captured
 array), the structure of the results, and `match`, a function from the sizes of a call to the values
-of the graph's size symbols, or None if a guard fails.
+of the graph's size symbols, or None if a guard fails.  In reports and messages sizes have the names
+that the function gives them: `n, d = x.shape` names the dimensions `n` and `d`.  Graphs keep the
+sizes' own names, which are part of the cache's key.
+
+>>> from smelt.types.expr import size
+>>> read = Origin("user.py", 1)
+>>> size_names({"n0": 3, "n1": 4}, [(read, (size("n0"), size("n1")))], [], {})
+{}
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,22 +25,19 @@ from smelt.frontends.array import engine
 from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
-from smelt.frontends.array.engine import (
-    Permutations,
-    compile_graph,
-    raise_out_of_bounds,
-)
-from smelt.frontends.array.layouts import Buffer, dense_axis_order, layout
+from smelt.frontends.array.engine import Permutations, compile_graph, raise_out_of_bounds
+from smelt.frontends.array.memory import Buffer, dense_axis_order, layout
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.scope import Scope
-from smelt.frontends.array.size_names import size_names
 from smelt.frontends.array.sizes import Guard, facts, rebuild_node
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Value, follow, intern, size_carrier
 from smelt.graph import build
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
+from smelt.graph.source_names import is_source_name, unique_name
+from smelt.graph.text import RESERVED
 from smelt.graph.walk import all_size_names, input_size_names, map_indices, map_type
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
@@ -42,9 +46,44 @@ from smelt.python.dataclass import dataclass
 from smelt.python.origin import Origin
 from smelt.runtime.frames import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy
-from smelt.types.expr import Index, evaluate, product, size, sizes_of, text
+from smelt.types.expr import Expr, Index, evaluate, product, size, sizes_of, text
 from smelt.types.formula import Formula
 from smelt.types.tensor import Shape, TensorType, shape_text
+
+_NUMBERED = re.compile(r"[nku]\d+_*")
+"""Names of sizes that no spec names."""
+
+
+def size_names(
+    names: Collection[str],
+    reads: Sequence[tuple[Origin, Shape]],
+    inputs: Iterable[str],
+    numbers: Mapping[str, str],
+) -> dict[str, str]:
+    """Return the source's names of sizes, by the graph's; the first one counts.
+
+    `reads` are the places where shapes were read, `inputs` names that are taken, `numbers` the
+    parameters that are sizes, by the sizes.
+    """
+    taken = {*inputs, *(n for n in names if not _NUMBERED.fullmatch(n))}
+    result: dict[str, str] = {}
+    for symbol, name in numbers.items():
+        if symbol in names and is_source_name(name) and name not in RESERVED:
+            result[symbol] = unique_name(name, taken)
+            taken.add(result[symbol])
+    for origin, shape in reads:
+        for position, name in origin.assigned_items.items():
+            if not -len(shape) <= position < len(shape):
+                continue
+            dim = shape[position]
+            symbol = str(dim)
+            if not isinstance(dim, Expr) or sizes_of(dim) != (symbol,) or symbol in result:
+                continue
+            if _NUMBERED.fullmatch(symbol) and is_source_name(name) and name not in RESERVED:
+                result[symbol] = unique_name(name, taken)
+                taken.add(result[symbol])
+    return {n: result[n] for n in names if n in result}
+
 
 if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled

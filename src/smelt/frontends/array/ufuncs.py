@@ -26,46 +26,20 @@ from typing import Any, Final
 
 import numpy as np
 
+from smelt.frontends.array.families import ARITHMETIC, COMPARISONS
 from smelt.frontends.array.operators import Operators
 from smelt.frontends.array.value import Value
 
 OPERATORS: Final[dict[Any, Callable[[Any, Any], Any]]] = {
-    np.add: operator.add,
-    np.subtract: operator.sub,
-    np.multiply: operator.mul,
-    np.true_divide: operator.truediv,
-    np.floor_divide: operator.floordiv,
-    np.remainder: operator.mod,
-    np.power: operator.pow,
     np.matmul: operator.matmul,
-    np.bitwise_and: operator.and_,
-    np.bitwise_or: operator.or_,
-    np.bitwise_xor: operator.xor,
-    np.left_shift: operator.lshift,
-    np.right_shift: operator.rshift,
-    np.equal: operator.eq,
-    np.not_equal: operator.ne,
-    np.less: operator.lt,
-    np.less_equal: operator.le,
-    np.greater: operator.gt,
-    np.greater_equal: operator.ge,
+    **{getattr(np, what): getattr(operator, f"__{name}__") for name, what in ARITHMETIC.items()},
+    **{getattr(np, what): getattr(operator, name) for name, what in COMPARISONS.items()},
 }
 """Ufuncs that NumPy's operators call."""
 
 IN_PLACE: Final[dict[Any, Callable[[Any, Any], Any]]] = {
-    np.add: operator.iadd,
-    np.subtract: operator.isub,
-    np.multiply: operator.imul,
-    np.true_divide: operator.itruediv,
-    np.floor_divide: operator.ifloordiv,
-    np.remainder: operator.imod,
-    np.power: operator.ipow,
     np.matmul: operator.imatmul,
-    np.bitwise_and: operator.iand,
-    np.bitwise_or: operator.ior,
-    np.bitwise_xor: operator.ixor,
-    np.left_shift: operator.ilshift,
-    np.right_shift: operator.irshift,
+    **{getattr(np, what): getattr(operator, f"__i{name}__") for name, what in ARITHMETIC.items()},
 }
 """Ufuncs that NumPy's in-place operators call."""
 

@@ -26,15 +26,17 @@ import numpy as np
 
 from smelt.errors import ChangedError, DonatedError
 from smelt.frontends.array.at_once import Payer, Sighting, compute, in_recycled, pay, view_of
-from smelt.frontends.array.layouts import (
+from smelt.frontends.array.loops import Loop
+from smelt.frontends.array.memory import (
     Buffer,
     copy_in_order,
     has_same_bits,
+    is_recycled,
+    keep_above,
     layout,
     matches_layout,
+    release,
 )
-from smelt.frontends.array.loops import Loop
-from smelt.frontends.array.recycle import is_recycled, keep_above, release
 from smelt.frontends.array.structure import (
     STRUCTURES,
     Epoch,
@@ -64,9 +66,8 @@ _CACHE_LIMIT = 8192
 class Value(Node):
     """Graph node with its elements (`data`), if known, and the recording it belongs to.
 
-    `scope` is None for values outside `jit`.  `sample` and
-    `last` are used by `Foreign` only: a few remembered elements, and the value that operators read
-    at present.
+    `scope` is None for values outside `jit`.  `sample` and `last` are used by `Foreign` only: a few
+    remembered elements, and the value that operators read at present.
     """
 
     __slots__ = ("account", "data", "last", "number", "sample", "scope", "structure")

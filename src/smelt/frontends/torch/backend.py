@@ -1,7 +1,19 @@
 """Entry point of `torch.compile(model, backend="smelt")`.
 
 Dynamo traces a function; AOTAutograd makes its operators pure, splits forward from backward and
-passes both to `compile_traced`. A graph that fails to compile runs eagerly, with one warning.
+passes both to `compile_traced`.
+
+If a graph cannot be compiled, each half of it is tried as a graph of its own, recursively. An
+operator that fails alone is left to torch, and the others are merged again around it. A graph whose
+halves both compile stays split: only their combination failed. What fails otherwise runs eagerly,
+with one warning.
+
+    program, failure = narrowed(traced.graph, lambda lowering: Program(traced, lowering))
+
+Work that Dynamo does only for logs that nobody reads is skipped. For each operator it looks up the
+enclosing function of a source line, which tokenizes every file of a model, for a line under
+`TORCH_LOGS=trace_call`; and it times the guards for the guards log, flushing the caches with a
+buffer. Both happen whether or not the line is written, and cost a noticeable part of a first call.
 """
 
 from __future__ import annotations
@@ -16,7 +28,7 @@ from unittest import mock
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
-from torch._dynamo import exc, symbolic_convert, utils
+from torch._dynamo import exc, guards, output_graph, symbolic_convert, utils
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.callback import callback_handler
 from torch._functorch._aot_autograd.utils import make_boxed_func
@@ -26,6 +38,7 @@ from smelt import knobs
 from smelt.errors import (
     REASONS,
     ArgumentError,
+    CaptureError,
     FallbackWarning,
     FusionError,
     raised_by_signal_handler,
@@ -33,22 +46,23 @@ from smelt.errors import (
     warn_at_origin,
 )
 from smelt.frontends.torch import hoist_backward
-from smelt.frontends.torch.aliasing import count_effect_tokens, restore_argument_views
-from smelt.frontends.torch.bisect_failures import NOT_LEFT_TO_TORCH, bisect_failures
-from smelt.frontends.torch.complex_views import cancel_views
-from smelt.frontends.torch.disable_trace_logs import disable_trace_logs
-from smelt.frontends.torch.eager_memory import Budget
-from smelt.frontends.torch.fake_facts import GraphFacts, graph_facts
+from smelt.frontends.torch.complex_operators import cancel_views
+from smelt.frontends.torch.decompositions import keep_native_backward
+from smelt.frontends.torch.fake_facts import (
+    Budget,
+    GraphFacts,
+    count_effect_tokens,
+    graph_facts,
+    restore_argument_views,
+)
 from smelt.frontends.torch.flex_attention import decompose_flex_attention
-from smelt.frontends.torch.in_place import join_nested_updates
+from smelt.frontends.torch.in_place import accumulate_in_place, join_nested_updates
 from smelt.frontends.torch.layout import USER_RESULTS, is_fixed, materialize
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.origins import argument_names, name_arguments
-from smelt.frontends.torch.program import Program
+from smelt.frontends.torch.program import Program, StageError
 from smelt.frontends.torch.record import Break, Compiled, Kept, open_records
-from smelt.frontends.torch.replace_index_put import accumulate_in_place
-from smelt.frontends.torch.resize_backward import keep_native_backward
-from smelt.frontends.torch.rows_strided import rebase_on_memory
+from smelt.frontends.torch.rows_view import rebase_on_memory
 from smelt.frontends.torch.sizes import guard_equal_dims
 from smelt.frontends.torch.table import decompositions, row_of
 from smelt.knobs.steer import expand_fuse_options
@@ -56,6 +70,98 @@ from smelt.python.imports import fork_safe_import
 from smelt.runtime.frames import with_frame_room
 from smelt.runtime.garbage import hide_live_objects
 from smelt.runtime.host import host
+
+NOT_LEFT_TO_TORCH = FusionError, CaptureError
+"""Failures that the user acts on: a required fusion, and a program that a capture cannot have,
+which would stay with torch when the capture has ended."""
+
+MAX_FAILURES = 64
+"""Maximum failures of one traced graph that are bisected; after that, a part that fails is left to
+torch as a whole."""
+
+
+def bisect_failures(
+    graph: torch.fx.Graph, make: Callable[[Lowering], Program]
+) -> tuple[Program, Exception | None]:
+    """Build a program from a traced graph and leave failing operators to torch.
+
+    `make` compiles the stages of a lowering. Returns the program and the first failure, if any.
+    Re-raises a failure in strict mode, when no operator can be blamed, and those in
+    `NOT_LEFT_TO_TORCH`.
+    """
+    refused: dict[Any, str] = {}
+    parts: dict[Any, int] = {}
+    failures: list[Exception] = []
+    while True:
+        lowering = Lowering(graph, refused, parts)
+        try:
+            program = make(lowering)
+            break
+        except StageError as error:
+            failures.append(_cause(error))
+            operators = lowering.operators(error.stage)
+            is_required = isinstance(failures[-1], NOT_LEFT_TO_TORCH)
+            if knobs.STRICT.get() or is_required or not operators:
+                raise failures[-1] from None
+            if len(operators) == 1 or len(failures) > MAX_FAILURES:
+                refused |= dict.fromkeys(operators, reason_of(failures[-1]))
+            else:
+                parts = _split_stage(lowering, error.stage, operators)
+    if refused and parts:
+        try:
+            program = make(Lowering(graph, refused))
+        except StageError as error:
+            failures.append(_cause(error))
+    return program, failures[0] if failures else None
+
+
+def _cause(error: StageError) -> Exception:
+    cause = error.__cause__
+    return cause if isinstance(cause, Exception) else error
+
+
+def _split_stage(lowering: Lowering, stage: int, operators: Sequence[Any]) -> dict[Any, int]:
+    """Assign a stage to every operator, cutting one stage in its middle."""
+    second_half = {*operators[len(operators) // 2 :]}
+    stages = {n: k for k in range(len(lowering.stages)) for n in lowering.operators(k)}
+    return {n: k + (k > stage or n in second_half) for n, k in stages.items()}
+
+
+@contextmanager
+def disable_trace_logs() -> Generator[None]:
+    """Disable that work where this version of PyTorch does it and the log is off.
+
+    >>> with disable_trace_logs():
+    ...     symbolic_convert.get_funcname("model.py", 3)
+    """
+    with ExitStack() as stack:
+        for module, name, instead, lines in _PATCHES:
+            is_read = any(log is None or log.isEnabledFor(logging.DEBUG) for log in lines)
+            if hasattr(module, name) and not is_read:
+                stack.enter_context(mock.patch.object(module, name, instead))
+        yield
+
+
+_PATCHES: tuple[tuple[Any, str, Any, tuple[Any, ...]], ...] = (
+    (
+        symbolic_convert,
+        "get_funcname",
+        lambda *_: None,
+        tuple(
+            [
+                getattr(m, f"trace_{n}_log", None)
+                for m, n in (
+                    (output_graph, "call"),
+                    (symbolic_convert, "call"),
+                    (symbolic_convert, "source"),
+                )
+            ]
+        ),
+    ),
+    (guards, "profile_guard_manager", lambda *_: 0.0, (getattr(guards, "guards_log", None),)),
+)
+"""(module, function name, replacement, logs that show the result of the function)."""
+
 
 _LOG = logging.getLogger("smelt.torch")
 """Logs one line for each graph and one for each operator that is left to torch."""

@@ -16,7 +16,7 @@ import torch
 from smelt import knobs
 from smelt.compiler.device import DeviceProgram, compile_for_device
 from smelt.errors import CaptureError, UnsupportedError
-from smelt.frontends.torch.dtypes import to_torch
+from smelt.frontends.torch.row import to_torch
 from smelt.frontends.torch.segment import Finish, Permutations, Runner, Segment
 from smelt.graph.bounds_checks import refuse_out_of_bounds
 from smelt.graph.ir import Graph

@@ -27,53 +27,25 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from smelt import knobs
+from smelt.frontends.torch.in_place import value_bytes
+from smelt.frontends.torch.row import overloads
 
 ATEN: Any = torch.ops.aten
-_VIEWS = {
-    ATEN.t.default,
-    ATEN.permute.default,
-    ATEN.transpose.int,
-    ATEN.view.default,
-    ATEN.reshape.default,
-    ATEN._unsafe_view.default,
-    ATEN.unsqueeze.default,
-    ATEN.squeeze.dim,
-    ATEN.squeeze.dims,
-    ATEN.expand.default,
-    ATEN.alias.default,
-    ATEN.detach.default,
-    ATEN.clone.default,
-    ATEN.slice.Tensor,
-    ATEN.select.int,
-}
-_LINEAR = _VIEWS | {
-    ATEN.neg.default,
-    ATEN.sum.default,
-    ATEN.sum.dim_IntList,
-    ATEN.mean.default,
-    ATEN.mean.dim,
-    ATEN.cumsum.default,
-    ATEN.flip.default,
-    ATEN.tril.default,
-    ATEN.triu.default,
-    ATEN.gather.default,
-    ATEN.index_select.default,
-    ATEN.div.Tensor,
-    ATEN.div.Scalar,
-    ATEN._to_copy.default,
-}
+_LINEAR = overloads("""
+    t.default permute.default transpose.int view.default reshape.default _unsafe_view.default
+    unsqueeze.default squeeze.dim squeeze.dims expand.default alias.default detach.default
+    clone.default slice.Tensor select.int neg.default sum.default sum.dim_IntList mean.default
+    mean.dim cumsum.default flip.default tril.default triu.default gather.default
+    index_select.default div.Tensor div.Scalar _to_copy.default
+""")
 """Linear in the first operand."""
-_PRODUCTS = {ATEN.mul.Tensor, ATEN.mul.Scalar, ATEN.mm.default, ATEN.bmm.default}
+_PRODUCTS = overloads("mul.Tensor mul.Scalar mm.default bmm.default")
 """Linear in one operand, if the other does not depend on hoisted values."""
 _SUMS = {
-    ATEN.add.Tensor: (0, 1),
-    ATEN.sub.Tensor: (0, 1),
+    **dict.fromkeys(overloads("add.Tensor sub.Tensor"), (0, 1)),
+    **dict.fromkeys(overloads("slice_scatter.default select_scatter.default"), (0, 1)),
+    **dict.fromkeys(overloads("scatter.src scatter_add.default index_add.default"), (0, 3)),
     ATEN.where.self: (1, 2),
-    ATEN.scatter.src: (0, 3),
-    ATEN.scatter_add.default: (0, 3),
-    ATEN.index_add.default: (0, 3),
-    ATEN.slice_scatter.default: (0, 1),
-    ATEN.select_scatter.default: (0, 1),
 }
 """Linear in these operands together: each depends on hoisted values, or is zero."""
 _ZEROS = {ATEN.scalar_tensor.default: 0, ATEN.full.default: 1, ATEN.full_like.default: 1}
@@ -172,22 +144,8 @@ def _cut_shape_dependence(graph: Any, backward_nodes: set[Node]) -> None:
         backward_nodes.discard(node)
 
 
-def _value_bytes(node: Node) -> int:
-    """Return the bytes of a value in the traced call.
-
-    0 if it is not a tensor.
-    """
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return 0
-    count = value.itemsize
-    for n in value.shape:
-        count *= n if isinstance(n, int) else int(n.node.hint or 0)
-    return count
-
-
 def _total_bytes(nodes: Iterable[Node], excluded: set[Any]) -> int:
-    return sum(_value_bytes(n) for n in nodes if n not in excluded)
+    return sum(value_bytes(n) for n in nodes if n not in excluded)
 
 
 def _large_region(nodes: Iterable[Node], backward_nodes: set[Node], min_bytes: int) -> list[Node]:
@@ -197,12 +155,12 @@ def _large_region(nodes: Iterable[Node], backward_nodes: set[Node], min_bytes: i
     """
     nodes = list(nodes)
     stored = _stored_inputs((n for n in nodes if n in backward_nodes), backward_nodes)
-    largest = max(map(_value_bytes, stored), default=0)
+    largest = max(map(value_bytes, stored), default=0)
     if largest <= min_bytes:
         return []
 
     def is_large(x: Node) -> bool:
-        return x.op == "call_function" and 2 * _value_bytes(x) >= largest
+        return x.op == "call_function" and 2 * value_bytes(x) >= largest
 
     region: set[Node] = set()
     for node in (n for n in nodes if n in backward_nodes and n.op == "call_function"):

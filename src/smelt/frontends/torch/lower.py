@@ -10,12 +10,33 @@ call is a barrier: what depends on it goes into a later graph. So a program is a
 
 Views belong to both sides. Inside a graph they are index maps; where a call, or the caller, needs a
 tensor, torch makes its own view of the memory, with the strides that eager code would have.
+
+A result of an operator may be recomputed from its other results that exist anyway. A norm returns
+the mean and scale of its rows besides the normed values. If these two are kept, the normed values
+follow from them element by element, and no row is reduced again.
+
+>>> from smelt.graph import build
+>>> from smelt.types.dtype import f32
+>>> from smelt.types.tensor import TensorType
+>>> x = V(build.input("x", TensorType(f32, (4, 8))))
+>>> total = x.sum((1,), keep=True)
+>>> results = x / total, total.reshape(4)
+>>> sibling_places(results, 0)
+(1,)
+>>> t = V(build.input("t", TensorType(f32, (4,))))
+>>> [
+...     n.op.name
+...     for n in Graph(
+...         "g", (x.node, t.node), (compute_from_siblings(results, 0, {1: t}).node,)
+...     ).nodes()
+... ]
+['input', 'input', 'reshape', 'div']
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -24,8 +45,7 @@ from torch.fx.node import map_arg
 
 from smelt import knobs
 from smelt.errors import SmeltError, UnsupportedError, raised_by_signal_handler, reason_of
-from smelt.frontends.torch.aliasing import ARGUMENT_VIEWS, is_view
-from smelt.frontends.torch.apply_row import CPU, apply_row, require_types, type_of
+from smelt.frontends.torch.fake_facts import ARGUMENT_VIEWS, is_view
 from smelt.frontends.torch.in_place import (
     find_updates,
     is_mutating,
@@ -48,15 +68,17 @@ from smelt.frontends.torch.layout import (
 )
 from smelt.frontends.torch.origins import TracedOrigin, module_of, origin_of
 from smelt.frontends.torch.refusals import is_refused
-from smelt.frontends.torch.row import Row
-from smelt.frontends.torch.saved_stats import compute_from_siblings
+from smelt.frontends.torch.row import CPU, Row, apply_row, require_types, type_of
 from smelt.frontends.torch.sizes import Sizes, element_count, is_size
 from smelt.frontends.torch.subgraph import Subgraph, submodule
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.value import ComputedNumber, V
 from smelt.graph import build
 from smelt.graph.bounds_checks import Read
-from smelt.graph.ir import Node
+from smelt.graph.ir import Graph, Node
+from smelt.graph.walk import substitute_nodes
+from smelt.ops.create import Input
+from smelt.ops.view import Reshape
 from smelt.python.dataclass import dataclass
 from smelt.types.tensor import TensorType
 
@@ -567,3 +589,42 @@ def _is_recomputed(node: Any) -> bool:
 def _is_free(row: Row | None) -> bool:
     """Whether a value is made anew in every graph that reads it."""
     return row is not None and (row.alias or row.source)
+
+
+def sibling_places(results: Sequence[V | None], position: int) -> tuple[int, ...]:
+    """Return the positions of other results that one result is computed through."""
+    first = results[position]
+    if first is None:
+        return ()
+    inside = set(Graph("one", (), (first.node,)).nodes())
+    positions: list[int] = []
+    for k, other in enumerate(results):
+        core = None if other is None or k == position else _core(other.node)
+        if core is not None and core in inside and core is not _core(first.node):
+            positions.append(k)
+    return tuple(positions)
+
+
+def compute_from_siblings(
+    results: Sequence[V | None], position: int, siblings: Mapping[int, V]
+) -> V:
+    """Compute a result from other results that exist.
+
+    `siblings` are values by position; `sibling_places` says which ones count.
+    """
+    first = results[position]
+    assert first is not None
+    values: dict[Node, Node] = {}
+    for k, value in siblings.items():
+        other = results[k]
+        if other is not None and (core := _core(other.node)) is not None:
+            values[core] = value.reshape(*core.type.shape).node
+    graph = substitute_nodes(Graph("one", (), (first.node,)), values)
+    return V(graph.outputs[0], first.origin)
+
+
+def _core(node: Node) -> Node | None:
+    """Return the computed value behind reshapes; None for an input."""
+    while isinstance(node.op, Reshape):
+        (node,) = node.inputs
+    return None if isinstance(node.op, Input) else node

@@ -21,9 +21,15 @@ from typing import Any
 import torch
 
 from smelt.errors import UnsupportedError, raised_by_signal_handler
-from smelt.frontends.torch.aliasing import View, make_view
-from smelt.frontends.torch.eager_memory import Budget
-from smelt.frontends.torch.in_place import Update, copy_if_new, is_write, share_no_memory
+from smelt.frontends.torch.fake_facts import Budget, View, make_view
+from smelt.frontends.torch.in_place import (
+    Update,
+    copy_if_new,
+    fast_index_put,
+    in_place_function,
+    is_write,
+    share_no_memory,
+)
 from smelt.frontends.torch.layout import (
     constant_permutation,
     copy_to_strides,
@@ -35,7 +41,6 @@ from smelt.frontends.torch.layout import (
     user_results,
 )
 from smelt.frontends.torch.lower import Lowering, Stage
-from smelt.frontends.torch.replace_index_put import fast_index_put, in_place_function
 from smelt.frontends.torch.segment import Segment, make_segment
 from smelt.frontends.torch.subgraph import submodule
 from smelt.graph.bounds_checks import refuse_out_of_bounds

@@ -7,25 +7,48 @@ as values:
 
 The result of a rule is compared with the type that torch expects; a rule that does not apply raises
 UnsupportedError, and the operator is left to torch with that reason.
+
+>>> from smelt.types.dtype import i64
+>>> from_torch(torch.bfloat16), to_torch(i64)
+(bf16, torch.int64)
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
+from torch.fx.node import map_arg
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.dtypes import from_torch
-from smelt.frontends.torch.sizes import Sizes
+from smelt.frontends.torch.origins import origin_of
+from smelt.frontends.torch.sizes import Sizes, fake_value, is_size
 from smelt.frontends.torch.value import V, number
 from smelt.graph.bounds_checks import Read
 from smelt.python.dataclass import dataclass
 from smelt.python.origin import Origin
-from smelt.types.dtype import DType
+from smelt.types.dtype import COMPUTABLE, DType
 from smelt.types.expr import Index
-from smelt.types.tensor import Shape
+from smelt.types.tensor import Shape, TensorType
+
+_FROM_TORCH = {getattr(torch, row.long): row for row in COMPUTABLE}
+_TO_TORCH: dict[DType, torch.dtype] = {row: dtype for dtype, row in _FROM_TORCH.items()}
+
+
+def from_torch(dtype: Any) -> DType:
+    """Return our element type for a torch dtype; raises UnsupportedError if there is none."""
+    row = _FROM_TORCH.get(dtype)
+    if row is None:
+        raise UnsupportedError(f"{dtype} has no counterpart in Smelt")
+    return row
+
+
+def to_torch(dtype: DType) -> torch.dtype:
+    """Return the torch dtype of our element type."""
+    return _TO_TORCH[dtype]
+
 
 Dim: TypeAlias = tuple[int, int]
 """Dimension of an operand: (position of the operand, axis)."""
@@ -155,3 +178,73 @@ def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
     listed = (axes,) if isinstance(axes, int) else axes
     return tuple(sorted({axis_of(a, rank) for a in listed}))
+
+
+CPU = torch.device("cpu")
+
+
+def apply_row(
+    row: Row, node: Any, operand: Callable[[Any], Any], sizes: Sizes, reads: list[Read]
+) -> Any:
+    """Return the results of a row for a traced operator.
+
+    `operand` converts an argument; the row adds to `reads` positions that it only compares.
+    Raises UnsupportedError if the row does not apply.
+    """
+    out = node.meta["val"]
+    inputs = map_arg(node.args, lambda n: n if is_size(n) else None) if row.source else node.args
+    args = [operand(a) for a in inputs]
+    options = {name: operand(a) for name, a in node.kwargs.items()}
+    fakes = [fake_value(a) for a in node.args]
+    if row.elementwise and isinstance(out, torch.Tensor):
+        shape = sizes.shape(out.shape)
+        args = [sizes.respell(a, shape) if isinstance(a, V) else a for a in args]
+    return row.lower(Call(out, fakes, sizes, origin_of(node), reads), *args, **options)
+
+
+def require_types(node: Any, results: Any, sizes: Sizes, device: torch.device = CPU) -> Any:
+    """Return the results of a row, with dimensions as the traced operator spells them.
+
+    Raises UnsupportedError if a type differs from the traced one.
+    """
+    out = node.meta["val"]
+    if isinstance(out, torch.Tensor):
+        return _require_type(results, type_of(out, sizes, device), 0, sizes)
+    used = {u.args[1] for u in node.users if u.target is operator.getitem and u.users}
+    values = [*results, *[None] * len(out)]
+    for position in used:
+        expected = type_of(out[position], sizes, device)
+        values[position] = _require_type(values[position], expected, position, sizes)
+    return tuple(values)
+
+
+def _require_type(value: V | None, expected: TensorType, position: int, sizes: Sizes) -> V:
+    if value is not None and value.type.rank == expected.rank:
+        value = sizes.respell(value, expected.shape)
+    if value is None or value.type != expected:
+        actual = "nothing" if value is None else value.type
+        raise UnsupportedError(f"result {position} is {expected}, the rule gives {actual}")
+    return value
+
+
+def _place(device: torch.device) -> tuple[str, int]:
+    return device.type, device.index or 0
+
+
+def type_of(fake: Any, sizes: Sizes, device: torch.device = CPU) -> TensorType:
+    """Return the type of a traced tensor; raises UnsupportedError if there is none."""
+    if _place(fake.device) != _place(device) or fake.layout != torch.strided:
+        raise UnsupportedError(f"a tensor on {fake.device} with layout {fake.layout}")
+    return TensorType(from_torch(fake.dtype), sizes.shape(fake.shape))
+
+
+def overloads(names: str) -> tuple[Any, ...]:
+    """Return ATen's overloads by names such as `add.Tensor`."""
+    pairs = (name.split(".") for name in names.split())
+    return tuple(getattr(getattr(torch.ops.aten, name), overload) for name, overload in pairs)
+
+
+def rows(template: str, make: Callable[[str], Any], names: str, kinds: str = "default") -> Any:
+    """Return a row of `make(name)` for each name and kind of overload, such as `{}.{}`."""
+    pairs = ((name, kind) for name in names.split() for kind in kinds.split())
+    return tuple(Row(f"aten.{template}".format(*pair), make(pair[0])) for pair in pairs)

@@ -1,19 +1,22 @@
-"""Lower elementwise ATen operators.
+"""Lower elementwise ATen operators, and `_foreach_` ones on lists of tensors.
 
 Operands are cast to the type of the result, those of comparisons to their common type; the tracer
 has applied torch's promotion rules already, so that only its answer is read here.
+
+Optimisers use operators on lists. Each tensor follows the rule of the single-tensor operator. All
+results of a list are values of one graph: a step over all parameters is planned at once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.row import Call, Row
+from smelt.frontends.torch.row import Call, Row, rows
 from smelt.frontends.torch.value import V, number, select
 from smelt.ops.elementwise import Cast, Map
 from smelt.types.dtype import bool_, f16
@@ -347,25 +350,14 @@ _UNARY = """
     acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 log log10 log1p log2 neg
     reciprocal rsqrt sigmoid sin sinh sqrt square tan tanh
 """
-_ROUNDINGS = ("ceil", "floor", "round", "trunc")
-_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
-_BITS = ("and", "or", "xor")
 _SHIFTS = {"left": ("lshift", "shl"), "right": ("rshift", "shr")}
 
 _ROWS = (
-    *(Row(f"aten.{name}.default", _unary(name)) for name in _UNARY.split()),
-    *(Row(f"aten.{name}.default", _of_floats(name)) for name in _ROUNDINGS),
-    *(Row(f"aten.{name}.default", _float_test(name)) for name in ("isnan", "isinf")),
-    *(
-        Row(f"aten.{name}.{kind}", _compare(name))
-        for name in _COMPARE
-        for kind in ("Tensor", "Scalar")
-    ),
-    *(
-        Row(f"aten.bitwise_{name}.{kind}", _binary(name))
-        for name in _BITS
-        for kind in ("Tensor", "Scalar")
-    ),
+    *rows("{}.{}", _unary, _UNARY),
+    *rows("{}.{}", _of_floats, "ceil floor round trunc"),
+    *rows("{}.{}", _float_test, "isnan isinf"),
+    *rows("{}.{}", _compare, "eq ne lt le gt ge", "Tensor Scalar"),
+    *rows("bitwise_{}.{}", _binary, "and or xor", "Tensor Scalar"),
     *(
         Row(f"aten.bitwise_{side}_shift.{kind}", _shift(scalar))
         for side, (_, scalar) in _SHIFTS.items()
@@ -376,7 +368,7 @@ _ROWS = (
         for name, scalar in _SHIFTS.values()
         for kind in ("Tensor", "Scalar")
     ),
-    *(Row(f"aten.logical_{name}.default", _logical(name)) for name in (*_BITS, "not")),
+    *rows("logical_{}.{}", _logical, "and or xor not"),
     Row("aten.bitwise_not.default", _unary("not")),
     Row("aten.abs.default", lambda c, x: x.map("abs") if x.dtype.kind in ("int", "float") else x),
     Row("aten.sign.default", _sign),
@@ -445,3 +437,61 @@ _ROWS = (
 )
 ROWS = tuple(replace(row, elementwise=True) for row in _ROWS)
 """Rows of elementwise operators."""
+
+
+_LISTS: Mapping[str, str] = {
+    "abs.default": "abs.default", "neg.default": "neg.default", "sqrt.default": "sqrt.default",
+    "rsqrt.default": "rsqrt.default", "reciprocal.default": "reciprocal.default",
+    "exp.default": "exp.default", "log.default": "log.default", "sign.default": "sign.default",
+    "sigmoid.default": "sigmoid.default", "tanh.default": "tanh.default",
+    **{f"{name}.{kind}": f"{name}.Tensor" for name in ("add", "mul", "div")
+       for kind in ("List", "Scalar", "ScalarList", "Tensor")},
+    **{f"{name}.{kind}": f"{name}.default" for name in ("addcmul", "addcdiv")
+       for kind in ("Scalar", "ScalarList")},
+    "sub.List": "sub.Tensor", "sub.Scalar": "sub.Tensor", "sub.ScalarList": "sub.Tensor",
+    "lerp.Scalar": "lerp.Scalar", "lerp.List": "lerp.Tensor", "lerp.ScalarList": "lerp.Scalar",
+    "pow.Scalar": "pow.Tensor_Scalar", "pow.ScalarList": "pow.Tensor_Scalar",
+    "pow.List": "pow.Tensor_Tensor", "pow.ScalarAndTensor": "pow.Scalar",
+    "maximum.List": "maximum.default", "minimum.List": "minimum.default",
+    "norm.Scalar": "linalg_vector_norm.default", "clamp_min.Scalar": "clamp_min.default",
+    "clamp_max.Scalar": "clamp_max.default",
+}  # fmt: skip
+"""Overload of `_foreach_...` -> the overload whose rule each tensor of the list follows."""
+
+
+def _each(rule: Callable[..., Any], values: bool) -> Callable[..., tuple[Any, ...]]:
+    """Apply `rule` at every position of the lists.
+
+    With `values` a third list is a factor.
+    """
+
+    def lower(c: Call, *args: Any, **options: Any) -> tuple[Any, ...]:
+        count = len(c.out)
+        results: list[Any] = []
+        for k in range(count):
+            operands = [_item_at(a, k, count) for a in args]
+            fakes = [_item_at(f, k, count) for f in c.fakes]
+            more = dict(options)
+            if values and len(operands) > 3:
+                more["value"] = operands.pop()
+            one = Call(c.out[k], fakes, c.sizes, c.origin)
+            results.append(rule(one, *operands, **more))
+        return tuple(results)
+
+    return lower
+
+
+def _item_at(a: Any, k: int, count: int) -> Any:
+    if not isinstance(a, (list, tuple)):
+        return a
+    if len(a) != count:
+        raise UnsupportedError("lists of different lengths")
+    return a[k]
+
+
+def foreach_rows(table: Mapping[str, Row]) -> tuple[Row, ...]:
+    """Return a row for each list operator, by the rules of `table`."""
+    return tuple(
+        Row(f"aten._foreach_{name}", _each(table[f"aten.{one}"].lower, one.startswith("addc")))
+        for name, one in _LISTS.items()
+    )

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.dtypes import from_torch
-from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
+from smelt.frontends.torch.row import Call, Row, axes_of, axis_of, from_torch, rows
 from smelt.frontends.torch.value import V, gather, iota, number, select
 from smelt.types.dtype import bool_, f64, i64, u8
 from smelt.types.expr import Index, floordiv
@@ -304,17 +303,11 @@ def _mse_loss(c: Call, x: V, y: V, reduction: int = 1) -> V:
     return loss.cast(c.dtype)
 
 
-_OVERLOADS = ("default", "dim", "dims")
-
 ROWS = (
     *(Row(f"aten.sum.{kind}", _reduce("sum")) for kind in ("default", "dim_IntList")),
     *(Row(f"aten.prod.{kind}", _reduce("prod")) for kind in ("default", "dim_int")),
     *(Row(f"aten.mean.{kind}", _mean) for kind in ("default", "dim")),
-    *(
-        Row(f"aten.{name}.{kind}", _any_or_all(name))
-        for name in ("any", "all")
-        for kind in _OVERLOADS
-    ),
+    *rows("{}.{}", _any_or_all, "any all", "default dim dims"),
     *(Row(f"aten.a{name}.default", _min_or_max(name)) for name in ("max", "min")),
     *(Row(f"aten.{name}.default", _min_or_max(name)) for name in ("max", "min")),
     *(Row(f"aten.{name}.dim", _min_or_max_with_index(name)) for name in ("max", "min")),

@@ -16,11 +16,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.apply_row import apply_row, require_types
-from smelt.frontends.torch.dtypes import from_torch
 from smelt.frontends.torch.origins import origin_of
 from smelt.frontends.torch.refusals import is_refused
-from smelt.frontends.torch.row import Row
+from smelt.frontends.torch.row import Row, apply_row, from_torch, require_types
 from smelt.frontends.torch.sizes import Sizes, fake_value, is_size
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.value import ComputedNumber, V, number

@@ -16,21 +16,15 @@ from torch._decomp import get_decompositions
 
 from smelt.frontends.torch import (
     complex_operators,
-    embedding_bag,
-    encoder,
     rows_elementwise,
-    rows_foreach,
     rows_loops,
-    rows_overlap,
     rows_product,
     rows_reduce,
     rows_scatter,
-    rows_search,
-    rows_strided,
     rows_view,
     rows_window,
-    split_training_ops,
 )
+from smelt.frontends.torch.decompositions import DECOMPOSITIONS
 from smelt.frontends.torch.eager_strides import ORDERED_LIKE, ordered, undecomposed
 from smelt.frontends.torch.refusals import is_refused
 from smelt.frontends.torch.row import Row
@@ -44,16 +38,13 @@ _SINGLE_TENSOR_ROWS: dict[str, Row] = {
         rows_product.ROWS,
         rows_scatter.ROWS,
         rows_window.ROWS,
-        rows_overlap.ROWS,
-        rows_search.ROWS,
-        rows_strided.ROWS,
     )
     for row in chapter
 }
 
 
 TABLE: dict[str, Row] = _SINGLE_TENSOR_ROWS | {
-    row.name: row for row in rows_foreach.rows(_SINGLE_TENSOR_ROWS)
+    row.name: row for row in rows_elementwise.foreach_rows(_SINGLE_TENSOR_ROWS)
 }
 """All rows of overloads by name."""
 _FUNCTIONAL_ROWS: dict[str, Row] = {row.name: row for row in rows_loops.ROWS}
@@ -89,12 +80,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     defaults = getattr(defaults, "decomp_table", defaults)  # avoids a scan of all other libraries
     table: dict[Any, Callable[..., Any]] = {**defaults, **get_decompositions(_EXTRA_DECOMPOSITIONS)}
     table = {op: rule for op, rule in table.items() if str(op) not in TABLE}
-    rules = (
-        encoder.DECOMPOSITIONS
-        | split_training_ops.DECOMPOSITIONS
-        | complex_operators.DECOMPOSITIONS
-        | embedding_bag.DECOMPOSITIONS
-    )
+    rules = DECOMPOSITIONS | complex_operators.DECOMPOSITIONS
     table |= {op: _with_fallback(ordered(op, rule), table.get(op)) for op, rule in rules.items()}
     table |= {op: ordered(op, table.get(op)) for op in ORDERED_LIKE}
     return {op: _unless_refused(op, rule) for op, rule in table.items()}

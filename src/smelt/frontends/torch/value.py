@@ -11,7 +11,7 @@ TensorType(dtype=f32, shape=(4,))
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +30,14 @@ from smelt.types.expr import Expr, Index, axis, mul
 from smelt.types.tensor import Shape, TensorType
 
 Number = bool | int | float
+
+
+def _forward(name: str) -> Callable[[V, Any], V]:
+    return lambda x, y: x.map(name, y)
+
+
+def _reflected(name: str) -> Callable[[V, Any], V]:
+    return lambda x, y: number(y, x.dtype, x.origin).map(name, x)
 
 
 class V:
@@ -79,29 +87,10 @@ class V:
         """Cast to the type of arithmetic: float32 for half types."""
         return self.cast(self.dtype.compute)
 
-    def __add__(self, other: Any) -> V:
-        return self.map("add", other)
-
-    def __sub__(self, other: Any) -> V:
-        return self.map("sub", other)
-
-    def __mul__(self, other: Any) -> V:
-        return self.map("mul", other)
-
-    def __truediv__(self, other: Any) -> V:
-        return self.map("div", other)
-
-    def __radd__(self, other: Any) -> V:
-        return number(other, self.dtype, self.origin).map("add", self)
-
-    def __rsub__(self, other: Any) -> V:
-        return number(other, self.dtype, self.origin).map("sub", self)
-
-    def __rmul__(self, other: Any) -> V:
-        return self.map("mul", other)
-
-    def __rtruediv__(self, other: Any) -> V:
-        return number(other, self.dtype, self.origin).map("div", self)
+    __add__, __radd__ = _forward("add"), _reflected("add")
+    __sub__, __rsub__ = _forward("sub"), _reflected("sub")
+    __mul__, __rmul__ = _forward("mul"), _forward("mul")
+    __truediv__, __rtruediv__ = _forward("div"), _reflected("div")
 
     def __neg__(self) -> V:
         return self.map("neg")

@@ -35,7 +35,7 @@ from smelt.codegen.llvm.instructions.registers import (
     memory_type,
     vector_of,
 )
-from smelt.ops import halves
+from smelt.ops import cast
 from smelt.ops.machine import Predicate
 from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import DType, bf16, bool_, f16, f32, f64, i32
@@ -358,8 +358,8 @@ class LLVMMachine:
             half = self.builder.fptrunc(self._fenced(a), vector_of(ir.HalfType(), self.lanes))
             return self._fenced(self.builder.fpext(half, a.type))
         if dtype == f16:
-            return halves.from_float16(self, halves.to_float16(self, a))
-        return halves.from_bfloat16(self, halves.to_bfloat16(self, a))
+            return cast.from_float16(self, cast.to_float16(self, a))
+        return cast.from_bfloat16(self, cast.to_bfloat16(self, a))
 
     def _fenced(self, a: Value) -> Value:
         """Keep LLVM from computing in float16, which most processors do one lane at a time."""
@@ -375,7 +375,7 @@ class LLVMMachine:
             return self._fenced(b.fpext(half, self.register_type(f32)))
         if dtype in (f16, bf16):
             bits = b.zext(raw, self.register_type(i32))
-            return (halves.from_float16 if dtype == f16 else halves.from_bfloat16)(self, bits)
+            return (cast.from_float16 if dtype == f16 else cast.from_bfloat16)(self, bits)
         return raw
 
     def store_convert(self, value: Value, dtype: DType) -> Value:
@@ -387,7 +387,7 @@ class LLVMMachine:
             half = b.fptrunc(self._fenced(value), vector_of(ir.HalfType(), self.lanes))
             return b.bitcast(half, kind)
         if dtype in (f16, bf16):
-            to_bits = halves.to_float16 if dtype == f16 else halves.to_bfloat16
+            to_bits = cast.to_float16 if dtype == f16 else cast.to_bfloat16
             return b.trunc(to_bits(self, value), kind)
         return value
 

@@ -1,17 +1,19 @@
-"""Implement `smelt.torch.check`: compare a model with eager code and find what differs.
+"""Report on a model: `smelt.torch.explain`, and `smelt.torch.check` against eager code.
 
-The compiled model, eager code, and eager code in double precision run on the same arguments. The
-compiled model may be as far from the double result as eager code is, times a margin. If a result is
-further off, each traced operator is compiled alone on eager values, to find the first that differs.
-
+    print(smelt.torch.explain(model, x))          # what the compiler makes of it
     difference = smelt.torch.check(model, x)
     assert difference is None, difference
+
+For a check the compiled model, eager code, and eager code in double precision run on the same
+arguments. The compiled model may be as far from the double result as eager code is, times a margin.
+If a result is further off, each traced operator is compiled alone on eager values, to find the
+first that differs.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,55 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from smelt.frontends.torch.explain import fresh_backend
+from smelt.frontends.torch.backend import backend
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.origins import module_of, origin_of
 from smelt.frontends.torch.program import Program
-from smelt.frontends.torch.record import Compiled, record
+from smelt.frontends.torch.record import Compiled, Record, record
 from smelt.graph.text import text
 from smelt.python.dataclass import dataclass
+
+
+def fresh_backend() -> Callable[..., Any]:
+    """Return the backend as a new function, so that Dynamo traces a known program again."""
+
+    def again(module: Any, inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Any:
+        return backend(module, inputs, options=options)
+
+    return again
+
+
+def explain(
+    model: Callable[..., Any],
+    /,
+    *args: Any,
+    options: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+    **kwargs: Any,
+) -> Record:
+    """Compile and run `model(*args, **kwargs)` anew and report every kernel with its time.
+
+    Each kernel is measured on the data of that call.
+
+    Args:
+        model: a module or a function.
+        *args: arguments as of a call.
+        options: settings of `smelt.config`.
+        dynamic: as of `torch.compile`.
+        **kwargs: keyword arguments as of a call.
+
+    Returns:
+        A record: `print` it, or read `kernels`, `left`, `breaks` and `graphs`.
+
+    Raises what the call raises.
+    """
+    settings: Any = dict(options) if options else None
+    with record(measures=True) as result:
+        torch.compile(model, backend=fresh_backend(), options=settings, dynamic=dynamic)(
+            *args, **kwargs
+        )
+    return result
+
 
 ERROR_MARGIN = 16.0
 """Factor on eager code's own error: another order of summation may cost some accuracy."""
