@@ -89,3 +89,29 @@ def test_most_of_them_are_printed_from_loops() -> None:
             for s in build_schedules(phase, target, ""):
                 reasons += [why_not_nest(s, x) for x in s.nests]
     assert reasons.count("") > 20
+
+
+EMPTY = (
+    "y: f32[m]\n  axis n in 0\n  grid m\n  y[m] = sum(x[m,n] over n) + z[m]\n",
+    "y: f32[m]\n  axis n in 0\n  grid m/4\n  y[m] = max(x[m,n] * x[m,n] over n)\n",
+    "y: f32[]\n  axis n in 0\n  y[] = sum(x[m,n] over m, n)\n",
+    "y: f32[m,0]\n  axis n in 0\n  grid m\n  y[m,n] = exp(x[m,n]) - max(x[m,n] over n)\n",
+    "y: f32[m], w: f32[m,0]\n  axis n in 0\n  grid m\n  w[m,n] = x[m,n]\n  y[m] = z[m] * z[m]\n",
+)
+"""Results of rows without elements."""
+
+
+@pytest.mark.parametrize("results", EMPTY)
+def test_rows_without_elements(results: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = verify(parse(f"kernel k(x: f32[m,0], z: f32[m]) -> {results}"))
+    z = np.random.default_rng(0).normal(size=21).astype(np.float32)
+    arrays: dict[str, Any] = {"x": np.zeros((21, 0), np.float32), "z": z}
+    for isa in RUNNABLE:
+        new = compiled(kernel, isa, streaming=False)(arrays)
+        with monkeypatch.context() as patch:
+            patch.setattr(nest, "run_as_loops", lambda *_: False)
+            old = compiled(kernel, isa, streaming=False)(arrays)
+        expected = interpret(kernel, arrays, {})
+        for p, values in expected.items():
+            assert bits(new[p]) == bits(old[p])
+            np.testing.assert_array_equal(new[p], values)

@@ -61,7 +61,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     pairs = {lowering.arrays[r][0][0] for r in sums if nest.pairs}
 
     def vectors(func: loop.Func) -> loop.Func:
-        for var in lowering.lanes:
+        for var in lowering.lanes if func.body else ():  # there may be no elements
             if transposed:
                 func, var = join_rows(func, var)  # of sums that were stored without gaps
             shares = [lowering.share(x) for x in asks]

@@ -94,8 +94,6 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "no map"
     if any(isinstance(i, _OTHERS) for i in nest.items):
         return "no map"
-    if any(s.phase.axes[a] == 0 for a in nest.order):
-        return "no elements"
     if nest.scalars and nest.order:
         return "values of the last position"
     if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
