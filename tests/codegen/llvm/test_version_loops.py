@@ -12,6 +12,10 @@ from tests.codegen.llvm.test_nest_loops import compiled
 from tests.codegen.llvm.test_scan_loops import arrays_of, bits
 
 from smelt.codegen.llvm import nest
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.nest_loops import run_as_loops
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.codegen.llvm.vector_loops import why_not_nest
@@ -51,12 +55,17 @@ def random_kernel(seed: int) -> Kernel:
     return verify(parse("\n".join(lines) + "\n"))
 
 
+def only_states(env: Environment, n: Nest, scope: Scope) -> bool:
+    """Print the nests from loops that are emitted in no other way."""
+    return n.has_states and run_as_loops(env, n, scope)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_bits_are_those_of_nests(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel, isa, streaming = random_kernel(seed), RUNNABLE[seed % len(RUNNABLE)], seed % 2 == 1
     new = compiled(kernel, isa, streaming=streaming)
     with monkeypatch.context() as patch:
-        patch.setattr(nest, "run_as_loops", lambda *_: False)
+        patch.setattr(nest, "run_as_loops", only_states)
         old = compiled(kernel, isa, streaming=streaming)
     for m, n in ((1, 1), (3, 17), (2, 64), (20, 9), (6, 290), (0, 5), (3, 0)):
         arrays = arrays_of(kernel, m, n)
@@ -75,7 +84,7 @@ def test_a_sum_of_everything_is_a_result_of_both_versions(monkeypatch: pytest.Mo
     kernel = verify(parse(source + "exp(x[m,n])) over m, n)\n  y[m,n] = x[m,n] * s\n"))
     new = compiled(kernel, RUNNABLE[0], streaming=False)
     with monkeypatch.context() as patch:
-        patch.setattr(nest, "run_as_loops", lambda *_: False)
+        patch.setattr(nest, "run_as_loops", only_states)
         old = compiled(kernel, RUNNABLE[0], streaming=False)
     for n in (7, 70):
         x: dict[str, Any] = {"x": np.random.default_rng(n).normal(size=(5, n)).astype(np.float32)}
@@ -109,7 +118,7 @@ def test_rows_without_elements(results: str, monkeypatch: pytest.MonkeyPatch) ->
     for isa in RUNNABLE:
         new = compiled(kernel, isa, streaming=False)(arrays)
         with monkeypatch.context() as patch:
-            patch.setattr(nest, "run_as_loops", lambda *_: False)
+            patch.setattr(nest, "run_as_loops", only_states)
             old = compiled(kernel, isa, streaming=False)(arrays)
         expected = interpret(kernel, arrays, {})
         for p, values in expected.items():
