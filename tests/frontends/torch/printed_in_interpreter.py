@@ -102,6 +102,26 @@ def check_library() -> None:
         assert len(program.files) == files
 
 
+def check_race() -> None:
+    """A product is torch's from the second call on where its first call found torch faster."""
+    x, w = (torch.randn(s) for s in ((40, 70), (30, 70)))
+    trace = sm.jit(lambda x, w: x @ w.T).lower(x.numpy(), w.numpy()).trace
+    for ratio, calls in ((0.5, 3), (0.99, 1), (2.0, 1)):
+        with (
+            sm.config(library_products="auto", tune="race"),
+            mock.patch.object(
+                printed, "compare", lambda one, other, _, r=ratio: (one(), other(), r)[2]
+            ),
+            mock.patch.object(torch, "einsum", wraps=torch.einsum) as einsum,
+        ):
+            program = printed_program(trace.graph, trace.hints, CPU)
+            sizes = tuple(trace.hints[n] for n in program.size_names)
+            for _ in range(2):
+                (y,) = program.run([x, w], sizes)
+                torch.testing.assert_close(y, x @ w.T)
+        assert einsum.call_count == calls
+
+
 def biased(x: Any, w: Any, b: Any) -> Any:
     return x @ w.T + b
 
@@ -131,6 +151,7 @@ if __name__ == "__main__":
     repair()
     check_segment()
     check_library()
+    check_race()
     for program_name in PROGRAMS:
         check(program_name)
         print(program_name)

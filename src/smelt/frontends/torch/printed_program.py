@@ -6,8 +6,8 @@
 Nothing of Smelt's runtime is between the file and the device: this places a wrong result or a crash
 in the code or in the runtime, and runs where torch and Triton do and the runtime does not (AMD,
 virtual GPUs, unknown drivers). It costs microseconds of Python a kernel. With
-`library_products="plain"` products with nothing fused to them are torch's. In Triton's interpreter
-(`TRITON_INTERPRET=1`) tensors are the CPU's.
+`library_products="plain"` products with nothing fused to them are torch's; with `tune="race"` their
+first call decides. In Triton's interpreter (`TRITON_INTERPRET=1`) tensors are the CPU's.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ from smelt.kernel.ir import Kernel
 from smelt.runtime.cache import Cache
 from smelt.runtime.cuda.tables import renamed_sizes
 from smelt.runtime.executable_format import KernelUse
+from smelt.tune.race import CLEAR_RATIO, compare
 from smelt.tune.scheduled_gpu import policy_in_force, rates_of
 from smelt.types.expr import Index, evaluate, size
 
@@ -83,8 +85,10 @@ class PrintedProgram:
             )
         self._steps = list(zip(steps, compiled.plain, strict=True))
         self.gpu, self._policy = compiled.gpu, policy_in_force()
-        is_exact = knobs.ROUNDING.get() == "exact"
-        self._uses_torch = not is_exact and knobs.LIBRARY_PRODUCTS.get() in ("plain", "always")
+        wish = "never" if knobs.ROUNDING.get() == "exact" else knobs.LIBRARY_PRODUCTS.get()
+        self._uses_torch = wish in ("plain", "always")
+        self._races = wish == "auto" and knobs.TUNE.get() == "race"
+        self._race_seconds = knobs.TUNE_SECONDS.get()
         last = {n: k for k, (use, _) in enumerate(self._steps) for n in use.values.values()}
         self._unused = {k: [n for n in last if last[n] == k] for k in last.values()}
         """By step: the values that no later one reads."""
@@ -126,8 +130,9 @@ class PrintedProgram:
         """Return the launcher of a kernel for these sizes, printed when it is first needed."""
         launch = self._launches.get((number, sizes))
         einsum = product_einsum(self._steps[number][1]) if launch is None else None
-        if einsum is not None and self._uses_torch:
-            launch = self._launches[number, sizes] = partial(_product, einsum)
+        library = None if einsum is None else partial(_product, einsum)
+        if library is not None and self._uses_torch:
+            launch = self._launches[number, sizes] = library
         elif launch is None:
             text = self._print(self._steps[number][1], named)
             self.files.append(text)
@@ -135,8 +140,35 @@ class PrintedProgram:
             keywords = inspect.signature(launcher).parameters.values()
             extra = [p.name for p in keywords if p.kind is p.KEYWORD_ONLY]
             passed = {name: named[name.removeprefix("size_")] for name in extra}
-            launch = self._launches[number, sizes] = partial(launcher, **passed)
+            launch = partial(launcher, **passed)
+            if library is not None and self._races:
+                launch = partial(self._race, (number, sizes), launch, library)
+            self._launches[number, sizes] = launch
         return launch
+
+    def _race(
+        self,
+        key: tuple[int, tuple[int, ...]],
+        ours: Callable[..., Any],
+        library: Callable[..., Any],
+        *tensors: torch.Tensor,
+    ) -> Any:
+        """Run a product by what takes less time for these tensors, and from now on.
+
+        The times are those of whole calls, as this launcher has them. Nothing races in a capture.
+        """
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return ours(*tensors)
+
+        def finish(launch: Callable[..., Any]) -> None:
+            launch(*tensors)
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+
+        ends = perf_counter() + self._race_seconds
+        ratio = compare(partial(finish, ours), partial(finish, library), ends)
+        self._launches[key] = library if ratio < CLEAR_RATIO else ours
+        return self._launches[key](*tensors)
 
     def _print(self, kernel: Kernel, named: Mapping[str, int]) -> str:
         compiler = None
