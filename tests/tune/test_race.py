@@ -20,7 +20,8 @@ from smelt.runtime.cache import Cache
 from smelt.runtime.host import machine_id
 from smelt.tune import race
 from smelt.tune.arrays import agree
-from smelt.tune.race import Program, close_calls, compare, recall, remember
+from smelt.tune.memory import Program, recall, remember
+from smelt.tune.race import close_calls, compare
 
 GRAPH = parse("""graph f(x: f32[n,m]) {
   v0 = exp(x)

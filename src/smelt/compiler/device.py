@@ -44,7 +44,7 @@ from smelt.runtime.cuda.tables import DeviceStep, HostStep, LoadedCode
 from smelt.runtime.executable_format import ChunkedUse, KernelUse, LoopUse, Recipe, Use
 from smelt.runtime.loop import Loop
 from smelt.runtime.plan_tables import Sizes
-from smelt.tune.race import Program, Settings, recall
+from smelt.tune.memory import Program, Settings, recall
 
 if TYPE_CHECKING:
     from smelt.compiler.device_compiler import CompiledForDevice

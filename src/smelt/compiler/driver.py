@@ -57,7 +57,8 @@ from smelt.runtime.library_figures import library_wish, usable_library
 from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Allowance, Compiler, Run
 from smelt.tune import library_speed
-from smelt.tune.race import HostRace, Program, choose
+from smelt.tune.memory import Program
+from smelt.tune.race import HostRace, choose
 from smelt.types.expr import add as add_index
 from smelt.types.expr import substitute
 

@@ -50,7 +50,7 @@ from smelt.runtime.host import host, machine_id
 from smelt.runtime.library_figures import library_identity
 from smelt.runtime.prelude import Allowance, Runnable
 from smelt.runtime.reference import is_recoverable, warn_fallback
-from smelt.tune.race import Program, Settings, recall
+from smelt.tune.memory import Program, Settings, recall
 
 if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled

@@ -33,7 +33,7 @@ from smelt.runtime.executable_format import FORMAT as RECIPE_FORMAT
 from smelt.runtime.executable_format import KernelUse, Recipe
 from smelt.runtime.verify_recipe import verify_recipe, verify_sizes
 from smelt.saved.file import ProgramFile, Writer
-from smelt.tune.race import Program
+from smelt.tune.memory import Program
 
 if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled

@@ -31,7 +31,7 @@ from smelt.saved.plans import (
     write_runtime,
 )
 from smelt.saved.recording import Recording
-from smelt.tune.race import Program
+from smelt.tune.memory import Program
 
 __all__ = ["Draft", "Entry", "Plan", "open_programs", "save_programs"]
 

@@ -24,7 +24,8 @@ from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.memory import driver_memory
 from smelt.tune.arrays import Array, random_array
-from smelt.tune.race import Change, Contender, Program, Race, Settings
+from smelt.tune.memory import Program, Settings
+from smelt.tune.race import Change, Contender, Race
 from smelt.tune.schedules import STREAM, DeviceClock, index_extents
 
 _LOG = logging.getLogger("smelt.tune")

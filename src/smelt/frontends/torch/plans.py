@@ -22,7 +22,7 @@ from smelt.ops.library_product import using
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Reshape
 from smelt.runtime.prelude import Allowance
-from smelt.tune.race import Program
+from smelt.tune.memory import Program
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, evaluate, size
 
