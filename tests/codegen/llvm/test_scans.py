@@ -90,6 +90,11 @@ CROSSED = """graph f(x: f32[a,b]) {
   w = sub(s, reshape_v)
   return t, u, v, w
 }""".replace("  w = sub", "  reshape_v = reshape(v) {shape=(a,1)}\n  w = sub")
+COLUMNS = """graph f(x: f32[a,b]) {
+  s = scan.sum(x) {axis=0}
+  u = reduce.sum(s) {axes=(0,)}
+  return s, u
+}"""
 GUARDED = """graph f(x: f32[a,b]) {
   m = reduce.max(x) {axes=(1,)}
   n = reshape(m) {shape=(a,1)}
@@ -104,7 +109,9 @@ GUARDED = """graph f(x: f32[a,b]) {
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize(
-    "code", [WIDER, PACKED, CROSSED, GUARDED], ids=["wider", "packed", "crossed", "guarded"]
+    "code",
+    [WIDER, PACKED, CROSSED, COLUMNS, GUARDED],
+    ids=["wider", "packed", "crossed", "columns", "guarded"],
 )
 def test_scans_among_others(code: str, isa: str) -> None:
     """A scan runs once in order, whatever loops its readers need."""

@@ -634,7 +634,7 @@ def _tiles(
     rows = base.blocked
     summed, columns = _streamed(work, base)
     is_product = _is_product(work, base)
-    least = {a: least_dot(launch) for d in dots_of(launch.body) for a in d.over if work.has_dots}
+    least = {a: least_dot(launch) for c in work.contractions if c.is_dot for a in c.over}
     if not is_product and (len(rows), len(columns)) != (1, 1):
         for n in STEP_ROWS if work.steps and len(rows) == 1 else ():
             yield from _warps(replace(base, grid={**base.grid, rows[0]: n}), extents)
