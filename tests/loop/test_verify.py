@@ -80,6 +80,7 @@ REFUSED = {
     "aligned to 3": "func f(x: f32[4] align 3)\n  v = x[0]",
     "two functions are called f": HEAD + "  y[0] = 1.0\n" + HEAD + "  y[0] = 1.0",
     "does not combine what is stored": TASK + "y[t] exp = 1.0",
+    "'sub' does not combine what is stored": TASK + "y[t] sub = 1.0",
 }
 
 FAILING = {

@@ -222,7 +222,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Store of elements; `join` (a scalar operator) combines them with the old ones.
+    """Store of elements; `join` (a reduction's scalar operator) combines them with the old ones.
 
     `nontemporal` is the known alignment in bytes of vectors that are stored past the caches, or 0.
     """

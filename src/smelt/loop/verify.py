@@ -28,8 +28,7 @@ from smelt.loop.bounds import Known
 from smelt.loop.env import INDEX, Array, Env, Type, check_index, place_type, type_of
 from smelt.loop.text_print import place_text, statement_text, text
 from smelt.loop.walk import Body, bound, loads, names_in, places, statements, values, visit
-from smelt.ops.combine import COMBINES
-from smelt.ops.scalar import SCALARS
+from smelt.ops.combine import COMBINES, SCALAR_IDENTITIES
 from smelt.types import expr
 from smelt.types.dtype import bool_, f64, i64
 
@@ -193,7 +192,7 @@ class _Verifier:
             _refuse(f"{s.place.buffer} holds {wanted.dtype.name}, not {actual.dtype.name}")
         if actual.lanes not in (1, wanted.lanes):
             _refuse(f"{wanted.lanes} lanes are stored, not {actual.lanes}")
-        if s.join and (s.join not in SCALARS or SCALARS[s.join].arity != 2):
+        if s.join and s.join not in SCALAR_IDENTITIES:
             _refuse(f"{s.join!r} does not combine what is stored with what was")
         if self.bounds:
             self._inside(s.place, env)

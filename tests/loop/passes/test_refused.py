@@ -95,6 +95,11 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         lambda f: vectorize(f, "i", 4, "mask"),
     ),
     "would be folded out of order": (TWO_FOLDS, lambda f: unroll_and_jam(f, "i", 2)),
+    "is folded outside of it too": (
+        HEAD + "each i in 0 .. n with s = sum 0.0\n    s <- x[i]\n"
+        "    each j in 0 .. n\n      s <- x[j]",
+        lambda f: vectorize(f, "j", 4, "mask"),
+    ),
     "does not flip once along i": (ROW + "y[i] = 1.0", lambda f: mask_range(f, "i", NEVER)),
     "the loop over i carries something": (ORDERED, lambda f: split_tests(f, "i")[0]),
     "is not `each` around one loop": (ROW + "y[i] = 1.0", lambda f: collapse(f, "i")),
@@ -174,6 +179,28 @@ def test_a_pass_refuses_what_it_may_not_do(reason):
     with pytest.raises(LoopPassError) as caught:
         change(func)
     assert reason in caught.value.message
+
+
+MEETING = {
+    "outside of a loop": "y[0] add = x[i]",
+    "in a loop in a loop": "each k in 0 .. 2\n      each j in 0 .. m\n        z[k*m + j] add = 1.0",
+    "under a branch": "each j in 0 .. m\n      if j < 2\n        z[j] add = x[i]",
+    "where a mask moves": "each j in 0 .. m\n      v = z[j | j < i]\n      z[j | j < i] = v + x[i]",
+    "in two ways": "each j in 0 .. m\n      z[j] add = x[i]\n      z[j] mul = 2.0",
+    "and are read between": "each j in 0 .. m\n      z[j] add = x[i]\n      y[j] = z[j]",
+    "after they are stored": "each j in 0 .. m\n      z[j] = z[j] * 0.5\n      z[j] add = x[i]",
+    "in one element": "each j in 0 .. m\n      z[0] add = x[i] * x[j]",
+    "in pairs of elements": "each j in 0 .. m\n      z[j // 2] add = x[i] * x[j]",
+}
+"""Where rows in order combine something with elements of arrays, by what keeps it from a merge."""
+
+
+@pytest.mark.parametrize("name", MEETING)
+def test_rows_that_meet_elsewhere_are_not_jammed(name):
+    head = "func f(x: f32[n], y: out f32[n], z: out f32[100]; n, m)\n  for i in 0 .. n\n    "
+    module = verify(parse(head + MEETING[name]), bounds=False)
+    with pytest.raises(LoopPassError, match="meet in several places"):
+        unroll_and_jam(module.funcs[0], "i", 2)
 
 
 EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {

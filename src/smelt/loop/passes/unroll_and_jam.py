@@ -70,6 +70,7 @@ from smelt.loop.walk import (
     with_body,
 )
 from smelt.types import expr
+from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 from smelt.types.expr import atoms
 
@@ -126,19 +127,34 @@ def _check_folds(loop: ir.For) -> None:
 
 
 def _check_places(loop: ir.For) -> None:
-    """Refuse iterations in order that meet elsewhere than in one element of the loops inside."""
+    """Refuse iterations in order that meet elsewhere than in one element of each loop inside.
+
+    What is stored stands directly in these loops, so that each writes it once, at their ends.
+    """
     inside = [*statements(loop.body)]
-    walked = {s.var for s in inside if isinstance(s, ir.For) and s.kind == "each"}
-    varying = {loop.var, *bound(loop.body)} - walked
-    written = [s.place for s in inside if isinstance(s, ir.Store)]
+    walks = [s for s in loop.body if isinstance(s, ir.For) and s.kind == "each"]
+    direct = [(w.var, s) for w in walks for s in w.body if isinstance(s, ir.Store)]
+    stores = [s for s in inside if isinstance(s, ir.Store)]
     read = [x.place for s in inside for x in loads(*values(s))]
-    for place in written:
-        others = (p for p in (*written, *read) if p.buffer == place.buffer)
-        is_one = isinstance(place.at, int | expr.Expr) and all(p == place for p in others)
-        if not is_one or any(a.name in varying for e in place_indices(place) for a in atoms(e)):
-            raise LoopPassError(f"iterations over {loop.var} meet in several places")
+    is_merged = len(direct) == len(stores)
+    for var, s in direct:
+        same = [t for t in stores if t.place.buffer == s.place.buffer]
+        loaded = [p for p in read if p.buffer == s.place.buffer]
+        is_merged &= _is_element(s.place, var, {loop.var, *bound(loop.body)} - {var})
+        is_merged &= all(p == s.place for p in (*loaded, *(t.place for t in same)))
+        is_merged &= all(t.join == s.join for t in same) and not (s.join and loaded)
+    if not is_merged:
+        raise LoopPassError(f"iterations over {loop.var} meet in several places")
     if any(not c.combine for c in loop.carry):
         raise LoopPassError(f"the loop over {loop.var} carries something")
+
+
+def _is_element(place: ir.Place, var: str, varying: set[str]) -> bool:
+    """Return whether iterations over `var` have an element each, which nothing else moves."""
+    if place.mask is not None or not isinstance(place.at, int | expr.Expr):
+        return False
+    names = {a.name for e in place_indices(place) for a in atoms(e)}
+    return coefficient(place.at, var) not in (None, 0) and names.isdisjoint(varying)
 
 
 class _MergeStores(Rewriter):
@@ -158,7 +174,7 @@ class _MergeStores(Rewriter):
     def statement(self, s: ir.Statement) -> Body:
         """Bind what is written."""
         match s:
-            case ir.For():
+            case ir.For() if any(isinstance(x, ir.Store) for x in s.body):
                 self.joined, self.stored = {}, {}
                 body = self.body(s.body)
                 ends = [ir.Store(place, v) for place, v in self.stored.items()]
@@ -185,8 +201,8 @@ class _MergeStores(Rewriter):
     def _total(self, place: ir.Place, steps: list[ir.Store]) -> ir.Store:
         """Return the store of what several steps combine an element with."""
         parts = [s.value for s in steps]
-        if place.buffer in self.pairs:
-            casts = [v for v in parts if isinstance(v, ir.Cast)]
+        casts = [v for v in parts if isinstance(v, ir.Cast)]
+        if place.buffer in self.pairs and len(casts) == len(parts):
             sums, count = [v.arg for v in casts], 1
             while count < PAIRED and len(sums) > 1 and len(sums) % 2 == 0:
                 both = zip(sums[::2], sums[1::2], strict=True)

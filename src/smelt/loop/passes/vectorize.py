@@ -99,10 +99,14 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
     env, names = types_in(func), Names(func)
     loops = [s for s in statements(func.body) if isinstance(s, ir.For)]
     inside = [x for s in loops if s.var == var for x in statements(s.body)]
-    folded = {x.name for x in inside if isinstance(x, ir.Fold)}
+    folds = [x.name for x in inside if isinstance(x, ir.Fold)]
+    folded = {*folds}
     owners = [s for s in loops if s.var != var and folded & {c.name for c in s.carry}]
     owners = [s for s in owners if inside and inside[0] in statements(s.body)]
     outer = tuple(c for s in owners for c in s.carry if c.name in folded)
+    every = [x.name for s in owners[:1] for x in statements(s.body) if isinstance(x, ir.Fold)]
+    if any(every.count(c.name) > folds.count(c.name) for c in outer):
+        _refuse(f"what the loop over {var} folds is folded outside of it too")
     firsts = {c.name: _renamed(_vector_carry(c, lanes, rest, env), names) for c in outer}
     lasts = {c.name: _vector_carry(c, rest or lanes, rest, env) for c in outer}
     lasts = {

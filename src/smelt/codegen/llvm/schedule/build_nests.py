@@ -236,6 +236,7 @@ class _Group:
     state_updates: list[StateUpdate] = field(default_factory=list[StateUpdate])
     scalars: list[Item] = field(default_factory=list[Item])
     items: tuple[Item, ...] = ()
+    pairs: bool = True
 
     def save_once(self, item: Item) -> None:
         """Add a value that is computed once for each position, where windows read it."""
@@ -246,10 +247,10 @@ class _Group:
         """Set what the nest computes."""
         self.items = items
 
-    def split(self, others: list[ssa.Reduction]) -> _Group:
+    def split(self, others: list[ssa.Reduction], *, pairs: bool) -> _Group:
         """Move some reductions to a group of their own, and return it."""
         self.reductions = [f for f in self.reductions if f not in others]
-        return _Group(self.level, self.order, self.time, reductions=others)
+        return _Group(self.level, self.order, self.time, reductions=others, pairs=pairs)
 
     def nest(self) -> Nest:
         """Return the nest of these roots, without vectors or unrolling."""
@@ -267,6 +268,7 @@ class _Group:
             single_use=self.single_use,
             state_updates=tuple(self.state_updates),
             scalars=tuple(self.scalars),
+            pairs=self.pairs,
             time=self.time,
             store_range=self.store_range,
         )
@@ -480,6 +482,7 @@ class _Planner:
 
         Axes that a reduction ends together with the vector axis are innermost, so that its
         accumulator is in registers; of two such reductions, one must end all axes of the other.
+        Loops of scans, which run in order, have no states in arrays.
         """
         v = self._choose_vector(nest.nest())
         nested: list[set[str]] = []
@@ -490,12 +493,30 @@ class _Planner:
                 others.append(reduction)
             elif v in over:
                 nested.append(over)
+        has_scans = any(isinstance(i, ssa.Scan) for i in nest.items)
+        if has_scans:
+            ordered = self._ordered(nest.nest(), v)
+            others = [r for r in nest.reductions if r in others or not ordered.in_registers(r)]
+            self._keep_scans(nest, others)
         if not others:
             return [nest]
-        other = nest.split(others)
+        other = nest.split(others, pairs=not has_scans)  # order of additions: that of one nest
         for one in (nest, other):
             self._collect_items(one)
         return [*self._split_reductions(nest), *self._split_reductions(other)]
+
+    def _keep_scans(self, nest: _Group, readers: list[ssa.Reduction]) -> None:
+        """Materialise the scans of a nest that some of its reductions read."""
+        read = {a for r in readers for a in r.args}
+        for item in reversed(nest.items):
+            if item not in read:
+                continue
+            if isinstance(item, ssa.Scan):
+                self.separate.add(item)
+                if item not in self.kept:
+                    self._materialise(item)
+                    nest.saves.append(item)
+            read.update(item.args)
 
     def _choose_vector(self, nest: Nest) -> str | None:
         """Return the vector axis of a nest: never a scan's axis if there are others."""
@@ -641,7 +662,7 @@ class _Planner:
         nest = self._transposing(self._ordered(nest, v), v)
         stages = () if is_split(nest) else distribute(nest)
         visited = visited_axes(self.phase.segments[nest.time])
-        pairs = not any(visited & {*f.over} for f in nest.reductions)
+        pairs = nest.pairs and not any(visited & {*f.over} for f in nest.reductions)
         nest = replace(nest, stages=stages, pairs=pairs)
         unroll = STAGE_UNROLL if stages else 2 if v in serial else choose_unroll(nest, self.lanes)
         if nest.transposed and not nest.strips:
