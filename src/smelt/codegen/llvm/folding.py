@@ -1,17 +1,13 @@
-"""Emit reductions and scans inside a nest.
+"""Emit reductions in registers, and scans, inside a nest.
 
-A reduction whose result axes are all outside of its reduced axes is in registers, and finished when
-those loops close. Others (columns walked row by row) have their states in scratch arrays over the
-result axes; they are printed from loops unless scans across loops stand beside them.
+A reduction whose result axes are all outside of its reduced axes is finished when those loops
+close.  Others (columns walked row by row) are printed from loops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, store_vector
-from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.indexing import splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
@@ -32,7 +28,6 @@ from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.scratch.scratch import load_kept, store_kept
 from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, scan_state_axes
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType
 
 Value = ir.Value
 
@@ -59,12 +54,9 @@ class ReductionEmitter:
     # ---- around the nest -------------------------------------------------------------------------
 
     def before(self, nest: Nest) -> None:
-        """Start the states in scratch arrays, and all reductions of a nest without loops."""
-        for reduction in nest.reductions:
-            if not self._in_registers(reduction):
-                self._start_in_scratch(reduction)
-            elif not nest.order:
-                self._start(reduction)
+        """Start the reductions of a nest without loops."""
+        for reduction in nest.reductions if not nest.order else ():
+            self._start(reduction)
 
     def after(self, nest: Nest) -> None:
         """Finish reductions of a nest without loops; others end when their loops close."""
@@ -72,47 +64,18 @@ class ReductionEmitter:
             for reduction in nest.reductions:
                 self._finish(reduction, self.env.top)
 
-    def _in_registers(self, reduction: Reduction) -> bool:
-        return self.env.nest.in_registers(reduction)
-
-    def _start_in_scratch(self, reduction: Reduction) -> None:
-        """Start the states of this task's positions of the outermost axis.
-
-        There may be room for many more.
-        """
-        env, acc = self.env, self.env.storage.accumulator_of(reduction)
-        outer, *inner = env.s.materialised[reduction]
-        if inner:
-            count = self.b.sub(env.ranges[outer][1], env.start(reduction, outer))
-        else:
-            count = env.frame.index(env.storage.extent(reduction, outer))
-        for a in inner:
-            count = self.b.mul(count, env.frame.index(env.storage.extent(reduction, a)))
-        m = LLVMMachine(self.b, env.s.lanes, env.frame.target)
-        for part, (dtype, value) in enumerate(zip(acc.parts, acc.start(m), strict=True)):
-            put = self._vector_store(m, env.storage.at[reduction, part], dtype.compute, value)
-            env.loop(number(0), count, env.s.lanes, put)
-
-    def _vector_store(
-        self, m: LLVMMachine, base: Value, dtype: DType, value: Value
-    ) -> Callable[[Value], None]:
-        """Return a function that stores a constant vector at a position."""
-        return lambda position: store_vector(
-            m, element_address(self.b, base, position, dtype), value, dtype, None
-        )
-
     # ---- around loops ----------------------------------------------------------------------------
 
     def open(self, depth: int) -> None:
         """Before the loop at `depth`: start the reductions whose outermost loop it is."""
         for reduction in self.env.nest.reductions:
-            if self._in_registers(reduction) and self._opens_at(reduction) == depth:
+            if self._opens_at(reduction) == depth:
                 self._start(reduction)
 
     def close(self, scope: Scope, depth: int) -> None:
         """After that loop: finish them."""
         for reduction in self.env.nest.reductions:
-            if self._in_registers(reduction) and self._opens_at(reduction) == depth:
+            if self._opens_at(reduction) == depth:
                 self._finish(reduction, scope)
 
     def tail_lanes(self) -> int:
@@ -158,7 +121,7 @@ class ReductionEmitter:
             or nest.vector not in reduction.over
         ):
             return False
-        if not self._in_registers(reduction) or is_fully_unrolled(self.env.s, nest):
+        if is_fully_unrolled(self.env.s, nest):
             return False
         return nest.vector is not None and coefficient(reduction.positions, nest.vector) == 1
 
@@ -266,17 +229,13 @@ class ReductionEmitter:
             return
         env, acc = self.env, self.env.storage.accumulator_of(reduction)
         vector = scope.lanes is not None
-        in_registers = self._in_registers(reduction)
-        if vector and in_registers and scope.lanes is not None:
+        if vector and scope.lanes is not None:
             vector = scope.lanes.axis in reduction.over
         m = env.machine(scope, vector)
         if reduction in self.thresholds:
             self._step_with_threshold(reduction, scope)
             return
         element, position = self._element(reduction, scope, m)
-        if not in_registers:
-            self._step_in_scratch(reduction, m, scope, element, position)
-            return
         mask = scope.lanes.mask if scope.lanes is not None and vector else None
         addresses, lanes = self.registers[reduction], self._state_lanes(reduction, m.lanes or 1)
         if lanes != (m.lanes or 1):
@@ -339,22 +298,6 @@ class ReductionEmitter:
             if m.lanes is not None:
                 position = splat(self.b, position, m.lanes)
         return element, position
-
-    def _step_in_scratch(
-        self,
-        reduction: Reduction,
-        m: LLVMMachine,
-        scope: Scope,
-        element: Value,
-        position: Value | None,
-    ) -> None:
-        """Load a state from scratch, accumulate an element, and store it."""
-        env, acc = self.env, self.env.storage.accumulator_of(reduction)
-        axes, keys = env.s.materialised[reduction], [(reduction, k) for k in range(len(acc.parts))]
-        state = [splat_to(self.b, load_kept(env, key, axes, scope), m.lanes) for key in keys]
-        state = acc.step(m, state, element, position)
-        for key, value in zip(keys, state, strict=True):
-            store_kept(env, key, axes, value, scope)
 
     def finished(self, reduction: Reduction, scope: Scope) -> Value:
         """Return the result of a reduction whose states are in scratch."""

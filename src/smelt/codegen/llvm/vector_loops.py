@@ -88,9 +88,6 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
 
     `storage` is the layout of the schedule's scratch memory, if that is known.
     """
-    storage = storage or lay_out(s)
-    if reason := _why_not_scans(nest, storage):
-        return reason
     if nest.has_states:
         return ""
     if nest.product is not None or nest.packed:
@@ -105,6 +102,9 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "stages of two versions"
     if nest.transposed or nest.store_range:
         return "tiles, or ranges"
+    storage = storage or lay_out(s)
+    if reason := _why_not_scans(nest, storage):
+        return reason
     if nest.reductions:
         return _why_not_reductions(s, nest, storage)
     return _why_not_lanes(nest) or _why_not_stores(nest)
@@ -161,8 +161,6 @@ def _why_not_scans(nest: Nest, storage: Storage) -> str:
         return "scans that carry more than a number"
     if any(i.over != (nest.vector,) for i in scans):
         return "scans across loops"
-    if nest.has_states:
-        return ""
     if scans and (nest.reductions or nest.state_updates or nest.stages):
         return "scans beside reductions"
     return ""
