@@ -102,11 +102,11 @@ def test_a_variant_that_fails_to_build_leaves_the_usual_one(
 ) -> None:
     f = sm.jit(program)
     f(*arrays_of(5, 2))
-    planted(monkeypatch, cpu_backend, "build", lambda *_, form, **__: form != "")
+    planted(monkeypatch, cpu_backend, "build", lambda *_, variant, **__: variant != "")
     x, w = arrays_of(4, 30)
     actual, lines = with_warnings(lambda: f(x, w))
     check(actual, x, w)
-    assert len(lines) == 1 and "a form of kernel" in lines[0]
+    assert len(lines) == 1 and "a variant of kernel" in lines[0]
     actual, lines = with_warnings(
         lambda: f(*(other := arrays_of(4, 31))) and check(f(*other), *other)
     )
