@@ -10,6 +10,9 @@ from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 from tests.codegen.llvm.test_reductions import BITS, NAMES
 
+from smelt.codegen.llvm.loopir.items import Scan
+from smelt.codegen.llvm.program import program
+from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import DType
 
@@ -155,10 +158,36 @@ BOTH_AXES = """graph f(x: f32[63,n]) {
   return s, c, r, m
 }"""
 
+BEST_OF_ALL = """graph f(x: f32[63,n]) {
+  require 1 <= n
+  p = reduce.argmin(x) {axes=(0,1)}
+  r = reduce.sum(x) {axes=(1,)}
+  c = reduce.sum(x) {axes=(0,)}
+  return p, r, c
+}"""
+
+
+@pytest.mark.parametrize("code", [BEST_OF_COLUMNS, SOFTMAX_OF_COLUMNS, BOTH_AXES, BEST_OF_ALL])
+def test_loops_with_states_in_arrays_are_vectors(code: str) -> None:
+    """They hold no scan and carry no best position, which have no vectors there."""
+    kernel = fuse(code)
+    nests = [
+        nest
+        for phase in program(kernel.kernel).phases
+        for nest in schedule(phase, kernel.target).nests
+        if nest.has_states
+    ]
+    assert nests
+    for nest in nests:
+        assert not any(isinstance(i, Scan) for i in nest.items)
+        assert not any(r.row.positional and nest.in_registers(r) for r in nest.reductions)
+
 
 @pytest.mark.parametrize("isa", RUNNABLE)
 @pytest.mark.parametrize(
-    "code", [BEST_OF_COLUMNS, SOFTMAX_OF_COLUMNS, BOTH_AXES], ids=["best", "softmax", "both"]
+    "code",
+    [BEST_OF_COLUMNS, SOFTMAX_OF_COLUMNS, BOTH_AXES, BEST_OF_ALL],
+    ids=["best", "softmax", "both", "all"],
 )
 def test_scans_and_reductions_of_columns(code: str, isa: str) -> None:
     """Columns that are reduced row by row have loops of their own: those of a scan are in order."""

@@ -242,8 +242,6 @@ def in_vectors(
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     streaming &= _fills_lines(s, nest)
     parts: dict[str, int | None] = {t.var: None for t in _loops(func) if t.var == var}
-    if any(r.row.positional and nest.in_registers(r) for r in nest.reductions):
-        parts = {}  # the best of rows beside that of columns: one by one
     if not (nest.reductions or nest.state_updates or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
     for name, most in parts.items():

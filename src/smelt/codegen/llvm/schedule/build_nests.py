@@ -482,7 +482,8 @@ class _Planner:
 
         Axes that a reduction ends together with the vector axis are innermost, so that its
         accumulator is in registers; of two such reductions, one must end all axes of the other.
-        Loops of scans, which run in order, have no states in arrays.
+        Loops of scans, which run in order, have no states in arrays; nor have those that carry the
+        best position in registers.
         """
         v = self._choose_vector(nest.nest())
         nested: list[set[str]] = []
@@ -493,14 +494,16 @@ class _Planner:
                 others.append(reduction)
             elif v in over:
                 nested.append(over)
-        has_scans = any(isinstance(i, ssa.Scan) for i in nest.items)
-        if has_scans:
-            ordered = self._ordered(nest.nest(), v)
-            others = [r for r in nest.reductions if r in others or not ordered.in_registers(r)]
-            self._keep_scans(nest, others)
-        if not others:
+        ordered = self._ordered(nest.nest(), v)
+        best = (r for r in nest.reductions if r.row.positional and ordered.in_registers(r))
+        is_apart = any(isinstance(i, ssa.Scan) for i in nest.items) or any(best)
+        in_arrays = [r for r in nest.reductions if not (r in others or ordered.in_registers(r))]
+        in_arrays = in_arrays if is_apart else []
+        self._keep_scans(nest, in_arrays)
+        if not (others or in_arrays):
             return [nest]
-        other = nest.split(others, pairs=not has_scans)  # order of additions: that of one nest
+        # The order of additions stays that of loops that are not jammed.
+        other = nest.split([*others, *in_arrays], pairs=not in_arrays)
         for one in (nest, other):
             self._collect_items(one)
         return [*self._split_reductions(nest), *self._split_reductions(other)]
