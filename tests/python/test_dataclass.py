@@ -130,6 +130,13 @@ def test_pickles() -> None:
         assert pickle.loads(pickle.dumps(x)) == x
 
 
+def test_pickles_of_other_fields_are_refused() -> None:
+    short = Base(2).__reduce_ex__(2)
+    assert isinstance(short, tuple)
+    with pytest.raises(ValueError, match="another version of Smelt"):
+        Base(2).__setstate__([*short[2], 1])  # type: ignore[attr-defined]
+
+
 def test_methods_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     plain = smelt.python.dataclass._compile_method

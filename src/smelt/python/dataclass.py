@@ -177,5 +177,11 @@ def _state(self: Any) -> list[Any]:
 
 
 def _restore(self: Any, state: list[Any]) -> None:
-    for f, value in zip(dataclasses.fields(self), state, strict=True):
+    fields = dataclasses.fields(self)
+    if len(fields) != len(state):
+        raise ValueError(
+            f"{type(self).__qualname__} has {len(fields)} fields, not {len(state)}: "
+            "another version of Smelt pickled it"
+        )
+    for f, value in zip(fields, state, strict=True):
         object.__setattr__(self, f.name, value)

@@ -11,7 +11,7 @@ from tests.frontends.numpy.samples import SAMPLES
 
 import smelt as sm
 import smelt.numpy as snp
-from smelt.errors import DTypeError
+from smelt.errors import DTypeError, UnsupportedError
 
 
 def complex_of(x: Any) -> Any:
@@ -121,3 +121,10 @@ def test_a_complex_condition_is_compared_with_zero() -> None:
     assert snp.where(z, 1, 2).tolist() == [1, 2]
     with pytest.raises(DTypeError, match=r"condition is c128\[2\], not bool"):
         sm.where(z, 1, 2)
+
+
+def test_complex_positions_are_refused() -> None:
+    z = snp.asarray(numpy.ones((3, 3)) + 1j)
+    for take in (lambda: snp.take(z, z), lambda: sm.jit(lambda x: sm.take(x, x, axis=0))(z)):
+        with pytest.raises((UnsupportedError, TypeError)):
+            take()

@@ -17,6 +17,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
+from inspect import unwrap
 from typing import Any, Final
 
 import numpy as np
@@ -320,6 +321,7 @@ def _joined(real: Any, imag: Any) -> Any:
 
 def _linear(function: Callable[..., Any]) -> Callable[..., Any]:
     """Apply a function that moves or adds elements to both parts."""
+    function = unwrap(function)  # a complex operand beside them is refused, not taken apart again
 
     def on_parts(x: Any, *args: Any, **options: Any) -> Any:
         x = _alike(x)

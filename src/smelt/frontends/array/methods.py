@@ -295,7 +295,7 @@ def rounded(a: Any, decimals: int = 0, out: Any = None) -> Any:
 
 
 def dot(a: Any, b: Any, out: Any = None) -> Any:
-    """Return NumPy's dot product: over the last axis of `a` and the last but one of `b`.
+    """Return NumPy's dot product: over the last axis, and the last but one of `b`.
 
     Raises ShapeError, DTypeError.
     """
