@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import smelt as sm
@@ -97,3 +98,19 @@ def test_predicted_rates_are_near_published_ones(name: str):
     assert report.data.total.predicted_ns is not None
     rate = figure.work / report.data.total.predicted_ns
     assert (1 - TOLERANCE) * figure.least <= rate <= (1 + TOLERANCE) * figure.most
+
+
+@pytest.mark.parametrize("queries", [3, 4])
+def test_a_mask_without_a_block_to_visit_has_a_price(queries: int):
+    def attend(q, k, v):
+        scores = q @ k.T
+        i, j = sm.arange(queries).reshape(-1, 1), sm.arange(75).reshape(1, -1)
+        scores = sm.where(j <= i - 3, scores, -np.inf)
+        greatest = sm.maximum(sm.max(scores, axis=1, keepdims=True), -1e30)
+        weights = sm.exp(scores - greatest)
+        total = sm.sum(weights, axis=1, keepdims=True)
+        return (weights @ v) / sm.where(total == 0, 1.0, total)
+
+    arrays = [np.zeros((n, 16), np.float32) for n in (queries, 75, 75)]
+    with sm.config(rounding="fast"):
+        assert sm.explain(attend, *arrays, target="h100").kernels

@@ -217,6 +217,17 @@ def test_reductions_by_one_formula_start_together():
     assert [len(group) for group in plan.launches] == [100, 1, 1, 100]
 
 
+def test_tables_of_small_arrays_are_not_joined_one_by_one():
+    """Each join would cost a launch of its own, and the search would try thousands of them."""
+    g = Formula()
+    arrays, total = norm_of(g, 24)
+    g.sizes |= {f"{d}{k}": 4 + k % (7 - i) for k in range(24) for i, d in enumerate("nm")}
+    scale = g.of("min", g.of("reciprocal", total), 1.0)
+    updates = [g.of("mul", x, g.expand(g.reshape(scale, 1, 1), *x.type.shape)) for x in arrays]
+    plan = fusion.plan(g.graph(*updates), DEVICE, None, g.sizes)
+    assert [len(group) for group in plan.launches] == [23, 1, 24]
+
+
 def test_few_small_reductions_are_one_kernel():
     g = Formula()
     _, total = norm_of(g, 4)

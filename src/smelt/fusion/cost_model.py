@@ -65,6 +65,8 @@ class Cost:
     """The axis of the region whose reductions are carried block by block; -1 for none."""
     packing: float = 0.0
     """The part of the arithmetic that packs operands of contractions repeatedly."""
+    unshared_ns: float = 0.0
+    """Launches that arrays of one formula would share without it: a part of the objective."""
 
     @property
     def moved(self) -> int:

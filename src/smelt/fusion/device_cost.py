@@ -107,7 +107,8 @@ class DeviceModel(CostModel):
         if is_single or refuse_cost(self, rows) is None:
             time = self._kernel_time(Group(region.members, region.stored, region.walked))
         result = self._cost(time, read, region.stored, family=family)
-        result.objective_ns += kept_apart * self.gpu.launch_ns
+        result.unshared_ns = kept_apart * self.gpu.launch_ns
+        result.objective_ns += result.unshared_ns
         result.times, result.split, result.sweeps = rows.times, rows.split, rows.sweeps
         result.kept_bytes, result.row_bytes = rows.kept_bytes, rows.row_bytes
         return result

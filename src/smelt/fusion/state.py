@@ -391,7 +391,7 @@ class State:
     # ---- verdicts ------------------------------------------------------------------------------
 
     def compare_by_time(self) -> None:
-        """Compare kernels by their predicted time alone from now on."""
+        """Compare kernels by predicted time alone from now on, and by launches not shared."""
         self.by_time = True
         for verdict in self.verdicts.values():
             verdict.cost = self._compared(verdict.cost)
@@ -400,7 +400,9 @@ class State:
 
     def _compared(self, cost: Cost | None) -> Cost | None:
         """Return a cost with the objective by which kernels are compared."""
-        return replace(cost, objective_ns=cost.total) if cost is not None and self.by_time else cost
+        if cost is None or not self.by_time:
+            return cost
+        return replace(cost, objective_ns=cost.total + cost.unshared_ns)
 
     def single_cost(self, u: int) -> Cost:
         """Return the cost of one operator as a kernel; cheap to compute for elementwise ones."""

@@ -453,7 +453,8 @@ def _lanes_ns(
         cost = x.cost - x.extreme_cost * device.limits.has_extremes
         instructions = cost / device.float32_tflops + x.double_cost / device.float64_tflops
         if x.masked and schedule.splits_loops:
-            visited = work.extents[x.masked] * work.visited.get(x.masked, 1.0)
+            # parts of few rows may visit no block at all
+            visited = max(work.extents[x.masked] * work.visited.get(x.masked, 1.0), 1.0)
             steps.append(min(CUT_BLOCKS * schedule.streams.get(x.masked, 1) / visited, 1.0))
         each = x.specials * device.special_ns + 2 * INSTRUCTIONS * instructions / 1e3
         parted = Axes().union(*(work.parts.get(a, ()) for a in x.axes))
