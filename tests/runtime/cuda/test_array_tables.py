@@ -206,8 +206,6 @@ def short_chunks(monkeypatch):
 
 
 SHAPES = [(k % 9 * 40 + 2, k % 3 + 1) for k in range(20)]
-WIDE = [(m, 8 * n) for m, n in SHAPES]
-"""Arrays that are too large for one kernel of one program to be the cheapest plan."""
 
 
 def norms(*arrays):
@@ -256,7 +254,7 @@ def test_reductions_have_the_same_bits_in_every_call(fake, short_chunks):
 
 
 def test_clipping_by_a_common_norm(fake, short_chunks):
-    arrays = arrays_of(WIDE * 2)
+    arrays = arrays_of(SHAPES * 2)
     check(clipped, arrays, sm.jit(clipped)(*on_device(arrays)))
     assert sum(n for name, n in launched(fake).items() if name != "smelt_fill") == 4
 
@@ -309,7 +307,7 @@ def test_parameters_are_clipped_in_place(fake, short_chunks):
 
 def test_graphs_of_reductions_have_the_addresses_of_their_calls(fake, short_chunks, monkeypatch):
     monkeypatch.setattr(graphs_of_plans, "MIN_LAUNCHES", 2)
-    every = [arrays_of(WIDE * 2) for _ in range(2)]
+    every = [arrays_of(SHAPES * 2) for _ in range(2)]
     sets = [(x, on_device(x), on_device(x[:20])) for x in every]
     f = sm.jit(clipped)
     for k in range(24):
