@@ -66,10 +66,21 @@ def test_lowered_kernel_computes_what_the_interpreter_does(name):
     function, shapes = PROGRAMS[name]
     random = np.random.default_rng(5)
     arrays = {n: random.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
-    (report,) = sm.explain(function, **arrays, target="sm_90").kernels
-    kernel = report.kernel
-    wanted = run(kernel, {p.name: arrays[p.name] for p in kernel.inputs})
-    source = with_lanes(report.source, 16)
-    outputs = launch(source, [arrays[p.name] for p in kernel.inputs])
-    for p, actual in zip(kernel.outputs, outputs, strict=True):
-        np.testing.assert_allclose(actual, wanted[p.name], 5e-6, 5e-6)
+    sizes: dict[str, int] = {}
+    for report in sm.explain(function, **arrays, target="sm_90").kernels:
+        kernel, inputs = report.kernel, {}
+        known = [p for p in kernel.inputs if p.name in arrays]
+        for p in (*known, *(p for p in kernel.inputs if p not in known)):
+            if p in known:
+                x = arrays[p.name]
+                x = x.squeeze(0) if len(p.shape) < x.ndim else x  # axes of 1 are left out
+                sizes |= zip(map(str, p.shape), x.shape, strict=True)
+            else:  # what another kernel computes is drawn
+                shape = [sizes.get(str(n)) or int(str(n)) for n in p.shape]
+                x = random.uniform(1.0, 2.0, shape).astype(p.dtype.numpy)
+            inputs[p.name] = x
+        wanted = run(kernel, inputs)
+        source = with_lanes(report.source, 16)
+        outputs = launch(source, [inputs[p.name] for p in kernel.inputs])
+        for p, actual in zip(kernel.outputs, outputs, strict=True):
+            np.testing.assert_allclose(actual, wanted[p.name], 5e-6, 5e-6)
