@@ -69,9 +69,9 @@ def test_lowered_kernel_computes_what_the_interpreter_does(name):
     sizes: dict[str, int] = {}
     for report in sm.explain(function, **arrays, target="sm_90").kernels:
         kernel, inputs = report.kernel, {}
-        given = [p for p in kernel.inputs if p.name in arrays]
-        for p in (*given, *(p for p in kernel.inputs if p not in given)):
-            if p in given:
+        arguments = [p for p in kernel.inputs if p.name in arrays]
+        for p in (*arguments, *(p for p in kernel.inputs if p not in arguments)):
+            if p in arguments:
                 x = arrays[p.name]
                 x = x.squeeze(0) if len(p.shape) < x.ndim else x  # axes of 1 are left out
                 sizes |= zip(map(str, p.shape), x.shape, strict=True)
