@@ -151,16 +151,16 @@ def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
 
 
 def _scans(nest: Nest) -> list[ssa.Scan]:
+    """Return the scans of a nest."""
     return [i for i in nest.items if isinstance(i, ssa.Scan)]
 
 
 def _why_not_scans(nest: Nest, storage: Storage) -> str:
-    """Return why the scans of a nest are not those of its vectors."""
+    """Return why the scans of a nest are not printed from its loops."""
     scans = _scans(nest)
-    if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in scans):
+    along = (i for i in scans if i.over == (nest.vector,))
+    if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in along):
         return "scans that carry more than a number"
-    if any(i.over != (nest.vector,) for i in scans):
-        return "scans across loops"
     if scans and (nest.reductions or nest.state_updates or nest.stages):
         return "scans beside reductions"
     return ""
