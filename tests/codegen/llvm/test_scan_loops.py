@@ -25,7 +25,10 @@ LENGTHS = (1, 2, 8, 17, 24, 33, 64, 130)
 
 
 def random_kernel(seed: int) -> Kernel:
-    """A kernel whose rows are scanned; of constant length or not, with a second result or none."""
+    """A kernel whose rows or columns are scanned, of constant length or not.
+
+    It may have a second result, and the sums of its rows.
+    """
     r = random.Random(seed)
     dtype, combine = r.choice(TYPES), r.choice(("sum", "prod", "max", "min"))
     fixed = r.choice(LENGTHS) if r.random() < 0.4 else 0
@@ -35,11 +38,15 @@ def random_kernel(seed: int) -> Kernel:
     element = r.choice((f"x[{row}n]", f"x[{row}n] * z[n]", f"-x[{row}n]"))
     value = r.choice(("s", f"s + {wide}(z[n])", "s * s"))
     second = r.random() < 0.4
+    axis = r.choice(("n", "n", "m")) if row else "n"
+    total = bool(row) and r.random() < 0.4
     results = f"y: {wide}[{row}{size}]" + (f", w: {dtype}[{row}{size}]" if second else "")
+    results += f", t: {wide}[m]" if total else ""
     lines = [f"kernel k(x: {dtype}[{row}{size}], z: {dtype}[{size}]) -> {results}"]
     lines += [f"  axis n in {fixed}"] if fixed else []
-    lines += ["  grid m"] if row else []
-    lines += [f"  s = {combine}({element} along n)", f"  y[{row}n] = {value}"]
+    lines += ["  grid m"] if row and axis == "n" else []
+    lines += [f"  s = {combine}({element} along {axis})", f"  y[{row}n] = {value}"]
+    lines += ["  t[m] = max(s over n)"] if total else []
     lines += [f"  w[{row}n] = {element} + x[{row}n]"] if second else []
     return verify(parse("\n".join(lines) + "\n"))
 
@@ -77,16 +84,15 @@ def test_the_bits_are_those_of_nests(seed: int, monkeypatch: pytest.MonkeyPatch)
             assert all(bits(got[p]) == bits(want[p]) for p in want), (m, n)
 
 
-def test_most_scans_along_vectors_are_printed_from_loops() -> None:
+def test_scans_are_printed_from_loops() -> None:
+    """Others may be nests that read what was scanned."""
     target = Target.for_isa("avx2")
     reasons: list[str] = []
     for seed in range(30):
         for phase in program(random_kernel(seed)).phases:
             for s in build_schedules(phase, target, ""):
                 reasons += [why_not_nest(s, x) for x in s.nests]
-    assert reasons.count("") >= 20
-    others = {"scans that carry more than a number", "lanes that are apart"}
-    assert {*reasons} - {""} <= others
+    assert {*reasons} - {""} <= {"lanes that are apart"}
 
 
 @pytest.mark.parametrize("combine", ["sum", "max"])

@@ -396,10 +396,11 @@ class _Loops:
             places = self._places(scan, *self.lowering.scan_states[scan])
             old = [*map(loop.Load, places)]
         if isinstance(acc, CompensatedSum):
-            self.running[scan] = two_sum(bound(element), *old, bound)
+            total, error = old
+            self.running[scan] = two_sum(bound(element), total, error, bound)
         else:
             element = _as(element, scan.args[0].dtype, acc.parts[0])
-            self.running[scan] = (bound(loop.Apply(scan.row.scalar, (old[0], element))),)
+            self.running[scan] = (bound(loop.Apply(scan.row.scalar, (element, old[0]))),)
         yield from lets
         yield from map(loop.Store, places, self.running[scan])
 

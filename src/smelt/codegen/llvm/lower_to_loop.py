@@ -71,10 +71,7 @@ def refusal(s: Schedule) -> str:
         return "a product"
     if ssa.WindowRead in kinds or s.phase.window_positions:
         return "windows"
-    if ssa.KPair in kinds or s.phase.aliases:
-        return "pairs of short numbers"
-    scans = (i for nest in s.nests if nest.reductions for i in nest.items)
-    return "loops that scan and reduce" if any(isinstance(i, ssa.Scan) for i in scans) else ""
+    return "pairs of short numbers" if ssa.KPair in kinds or s.phase.aliases else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from smelt.codegen.llvm.nests.environment import Environment, LateStore, RowShar
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.print_loops import LoopPrinter
 from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, scan_state_axes
-from smelt.codegen.llvm.vector_loops import Share, in_vectors, why_not_nest
+from smelt.codegen.llvm.vector_loops import Share, in_vectors, why_not_nest, without_vectors
 from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
 from smelt.loop.passes.collapse import join_rows
@@ -87,7 +87,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
                 vector_bytes=env.frame.target.vector_bytes,
                 streaming=env.frame.streaming,
             )
-        return func
+        return func if lowering.lanes else without_vectors(func, env.s, nest)
 
     ended = (r for r in nest.reductions if r not in env.s.materialised)
     results = {item: lowering.values[item] for item in (*nest.scalars, *ended)}

@@ -97,17 +97,15 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     if nest.scalars and nest.order:
         return "values of the last position"
     if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
-        return "no vectors"
+        return "" if _scans(nest) else "no vectors"
     if nest.stages and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
         return "stages of two versions"
     if nest.transposed or nest.store_range:
         return "tiles, or ranges"
     storage = storage or lay_out(s)
-    if reason := _why_not_scans(nest, storage):
-        return reason
     if nest.reductions:
         return _why_not_reductions(s, nest, storage)
-    return _why_not_lanes(nest) or _why_not_stores(nest)
+    return "" if _scans(nest) else _why_not_lanes(nest) or _why_not_stores(nest)
 
 
 _OTHERS = (ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
@@ -153,17 +151,6 @@ def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
 def _scans(nest: Nest) -> list[ssa.Scan]:
     """Return the scans of a nest."""
     return [i for i in nest.items if isinstance(i, ssa.Scan)]
-
-
-def _why_not_scans(nest: Nest, storage: Storage) -> str:
-    """Return why the scans of a nest are not printed from its loops."""
-    scans = _scans(nest)
-    along = (i for i in scans if i.over == (nest.vector,))
-    if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in along):
-        return "scans that carry more than a number"
-    if scans and (nest.reductions or nest.state_updates or nest.stages):
-        return "scans beside reductions"
-    return ""
 
 
 def _why_not_stores(nest: Nest) -> str:
@@ -287,6 +274,13 @@ def in_vectors(
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
     return hoist_offsets(_with_polls(func, inner, wide) if is_polled(s, nest) else func)
+
+
+def without_vectors(func: loop.Func, s: Schedule, nest: Nest) -> loop.Func:
+    """Run a nest position by position: all of its loops run in order."""
+    inner = [t for t in _loops(func) if t not in func.body]
+    func = accumulate(func) if nest.reductions else func
+    return hoist_offsets(_with_polls(func, inner, 1) if is_polled(s, nest) else func)
 
 
 JAM_ROWS = 8

@@ -665,7 +665,8 @@ class _Planner:
         nest = self._transposing(self._ordered(nest, v), v)
         stages = () if is_split(nest) else distribute(nest)
         visited = visited_axes(self.phase.segments[nest.time])
-        pairs = nest.pairs and not any(visited & {*f.over} for f in nest.reductions)
+        pairs = nest.pairs and v not in serial
+        pairs &= not any(visited & {*f.over} for f in nest.reductions)
         nest = replace(nest, stages=stages, pairs=pairs)
         unroll = STAGE_UNROLL if stages else 2 if v in serial else choose_unroll(nest, self.lanes)
         if nest.transposed and not nest.strips:
