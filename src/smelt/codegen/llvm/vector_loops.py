@@ -88,7 +88,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
 
     `storage` is the layout of the schedule's scratch memory, if that is known.
     """
-    if nest.has_states:
+    if nest.has_states or _scans(nest):  # nothing else prints these
         return ""
     if nest.product is not None or nest.packed:
         return "no map"
@@ -97,15 +97,14 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     if nest.scalars and nest.order:
         return "values of the last position"
     if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
-        return "" if _scans(nest) else "no vectors"
+        return "no vectors"
     if nest.stages and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
         return "stages of two versions"
     if nest.transposed or nest.store_range:
         return "tiles, or ranges"
-    storage = storage or lay_out(s)
     if nest.reductions:
-        return _why_not_reductions(s, nest, storage)
-    return "" if _scans(nest) else _why_not_lanes(nest) or _why_not_stores(nest)
+        return _why_not_reductions(s, nest, storage or lay_out(s))
+    return _why_not_lanes(nest) or _why_not_stores(nest)
 
 
 _OTHERS = (ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
