@@ -421,9 +421,7 @@ class _Loops:
     def _body(self) -> Body:
         """Return the statements at the innermost position."""
         saves = (i for i in self.saves if i not in self.early)
-        body: list[loop.Statement] = [
-            loop.Store(self._saved(i), self.value(i)) for i in saves
-        ]
+        body: list[loop.Statement] = [loop.Store(self._saved(i), self.value(i)) for i in saves]
         for r in self.reductions:
             if r in self.in_arrays:
                 body += self._combined(r)
@@ -516,7 +514,9 @@ class _Loops:
 
     def _saved(self, item: Item) -> loop.Place:
         """Return where the current element of a saved item is stored."""
-        return self.lowering.packed_place(self.vars) if self.nest.packed else self._elements(item)[0]
+        return (
+            self.lowering.packed_place(self.vars) if self.nest.packed else self._elements(item)[0]
+        )
 
     def _make(self, item: Item) -> loop.Value:
         """Return the value of an item whose operands are available."""

@@ -109,7 +109,7 @@ def prefetch_rows(
     length: Index = ir.UNKNOWN,
     level: Literal[1, 2] = 2,
 ) -> ir.Func:
-    """Prefetch into a cache what the vectors in a loop over rows load `count` rows later.
+    """Prefetch what the vectors in a loop over rows load `count` rows later.
 
     Masked vectors of rows that are `length` elements apart, one after another, are followed by what
     comes a page later. Raises LoopPassError if there is no such loop.

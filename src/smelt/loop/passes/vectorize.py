@@ -42,6 +42,20 @@ func f(x: f32[n], y: out f32[n]; n)
     y[i_2] = v_2
     s' = v_2
 
+Panels are filled in vectors, as wide as them or a part of them, from where a loop starts:
+
+>>> module = parse('''
+... tile f(x: f32[], p: out f32[]; low, n)
+...   each i in low .. n
+...     p[(i - low)//8*800 + (i - low)%8] = x[i]
+... ''')
+>>> print(text(Module("f", (vectorize(module.funcs[0], "i", 4, "scalar"),))))
+tile f(x: f32[], p: out f32[]; low, n)
+  each i_1 in low .. low + (max(-low + n, 0)//4)*4 by 4
+    p[(i_1 - low)%8 + ((i_1 - low)//8)*800 : 4] = x[i_1 : 4]
+  each i in low + (max(-low + n, 0)//4)*4 .. n
+    p[(i - low)%8 + ((i - low)//8)*800] = x[i]
+
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
 a remainder), `whole` (the length is a multiple), `masked` (all vectors are masked: what is left is
 short).
