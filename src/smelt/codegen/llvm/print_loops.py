@@ -12,7 +12,6 @@ from typing import NamedTuple
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.interleaved_loads import load_strided
 from smelt.codegen.llvm.access.memory import (
-    FARTHEST_STEP,
     element_address,
     gather,
     load_scalar,
@@ -43,6 +42,7 @@ from smelt.errors import InternalError
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.align_stores import skew_of
+from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.loop.text_print import statement_text, value_text
 from smelt.loop.walk import loads as loads_of
 from smelt.loop.walk import places, reads, values
@@ -376,9 +376,9 @@ class LoopPrinter:
             value = load_scalar(m, self._address(place), dtype, mask)
         elif plain and place.stride == 1:
             value = load_vector(m, self._address(place), dtype, mask)
-        elif plain and isinstance(place.stride, int) and 0 < abs(place.stride) <= FARTHEST_STEP:
-            address = self._address(place)
-            value = load_strided(m, address, place.stride, dtype, mask, PREFETCH_BYTES)
+        elif isinstance(place.stride, int) and (place.group or -FARTHEST_STEP <= place.stride < 0):
+            address, group = self._address(place), place.group or (0,)
+            value = load_strided(m, address, place.stride, dtype, mask, PREFETCH_BYTES, group)
         else:
             value = gather(m, self.addresses[place.buffer], self._offsets(place), dtype, mask)
         if v.other is not None and mask is not None:

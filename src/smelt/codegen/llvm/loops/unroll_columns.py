@@ -19,8 +19,7 @@ from dataclasses import replace
 from itertools import product as positions
 from math import inf, prod
 
-from smelt.codegen.llvm.access.interleaved_loads import constant_term, is_dense
-from smelt.codegen.llvm.access.memory import FARTHEST_STEP, element_address, store_interleaved
+from smelt.codegen.llvm.access.memory import element_address, store_interleaved
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.clone import Cloner, merge_equal_items, prune
@@ -29,11 +28,12 @@ from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loops.collapse_short_rows import MAP_KINDS
 from smelt.codegen.llvm.loops.fold_selects import selected_side
 from smelt.codegen.llvm.nests.environment import Environment
+from smelt.loop.passes.group_loads import FARTHEST_STEP, is_dense
 from smelt.machine.blocks import UNROLL_RESULTS
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f64
-from smelt.types.expr import Index, sub, substitute
+from smelt.types.expr import Index, constant_term, sub, substitute
 
 MIN_LANE_ROWS = 128
 """Minimum rows for vectors to run along them: two vectors of bytes."""
