@@ -12,9 +12,12 @@ are read together, and if they leave no gap nothing of their vectors is masked:
 >>> print(text(Module("f", (group_loads(module.funcs[0]),))))
 func f(x: f32[n*3], y: out f32[n]; n)
   each i in 0 .. (n//4)*4 by 4
-    y[i : 4] = x[i*3 : 4 * 3 with 0, 2] + x[i*3 + 2 : 4 * 3 with -2, 0]
+    v_1 = x[i*3 : 4 * 3 with 0, 2]
+    v_2 = x[i*3 + 2 : 4 * 3 with -2, 0]
+    y[i : 4] = v_1 + v_2
 
-A load with a longer stride is a gather, unless at least half of the elements between are needed.
+What a statement reads together is read before its operators: registers hold no more than vectors
+and lanes then. A load with a longer stride is a gather, unless at least half of the elements between are needed.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from collections.abc import Iterable
 
 from smelt.loop import ir
 from smelt.loop.ir import Module
-from smelt.loop.walk import Body, Rewriter, loads, values, with_func_body
+from smelt.loop.walk import Body, Names, Rewriter, loads, values, with_func_body
 from smelt.types.expr import Index, constant_term, sub
 
 __all__ = ["Module", "group_loads"]
@@ -41,7 +44,7 @@ def is_dense(step: int, members: int) -> bool:
 
 def group_loads(func: ir.Func) -> ir.Func:
     """Note at each load with a small stride which elements are read together with its own."""
-    return with_func_body(func, _Grouped().body(func.body))
+    return with_func_body(func, _Grouped(Names(func)).body(func.body))
 
 
 def groups_of(starts: Iterable[int], step: int) -> list[tuple[int, ...]]:
@@ -61,8 +64,10 @@ def groups_of(starts: Iterable[int], step: int) -> list[tuple[int, ...]]:
 class _Grouped(Rewriter):
     """Rewrites blocks, each with groups of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_names: Names) -> None:
         super().__init__()
+        self.new_names = new_names
+        self.lets: list[ir.Let] = []
         self.groups: dict[tuple[object, ...], dict[int, tuple[int, ...]]] = {}
         """The group of each start, by what the loads of groups have in common."""
 
@@ -82,6 +87,12 @@ class _Grouped(Rewriter):
         self.groups = outer
         return new
 
+    def statement(self, s: ir.Statement) -> Body:
+        outer, self.lets = self.lets, []
+        new = self.rebuild(s)
+        before, self.lets = self.lets, outer
+        return (*before, new)
+
     def value(self, v: ir.Value) -> ir.Value:
         v = super().value(v)
         if not isinstance(v, ir.Load) or (found := _split(v.place)) is None:
@@ -92,8 +103,12 @@ class _Grouped(Rewriter):
         group = self.groups.get(key, {}).get(start, ())
         if not is_dense(p.stride, len(group)):
             return v
-        group = tuple(at - start for at in group)
-        return ir.Load(ir.Place(p.buffer, p.at, p.lanes, p.stride, p.mask, group), v.other)
+        apart = tuple(at - start for at in group)
+        load = ir.Load(ir.Place(p.buffer, p.at, p.lanes, p.stride, p.mask, apart), v.other)
+        if len(group) == 1:
+            return load
+        self.lets.append(ir.Let(self.new_names.new("v"), load))
+        return ir.Ref(self.lets[-1].name)
 
 
 def _split(p: ir.Place) -> tuple[tuple[object, ...], int] | None:
