@@ -18,6 +18,7 @@ from smelt.codegen.llvm.access.memory import (
     load_vector,
     prefetch,
     scatter,
+    store_interleaved,
     store_scalar,
     store_vector,
 )
@@ -209,6 +210,9 @@ class LoopPrinter:
     def _store(self, s: loop.Store) -> None:
         """Print a store: of one element, a vector, or lanes that are apart."""
         place, dtype = s.place, self.dtypes[s.place.buffer]
+        if isinstance(s.value, loop.Shuffle) and s.value.pattern == "interleave" and not s.join:
+            self._store_interleaved(place, s.value.args)
+            return
         joined = loop.Apply(s.join, (s.value, loop.Load(place))) if s.join else s.value
         value = self.value(joined)
         m = self.machine(place.lanes)
@@ -221,6 +225,21 @@ class LoopPrinter:
         else:
             raw = splat(self.b, value.value, place.lanes)
             scatter(m, self.addresses[place.buffer], self._offsets(place), raw, dtype, mask)
+
+    def _store_interleaved(self, place: loop.Place, args: Sequence[loop.Value]) -> None:
+        columns = [self.value(x) for x in args]
+        mask = place.mask
+        if mask is not None:
+            assert isinstance(mask, loop.Shuffle)  # of the mask of each column
+            mask = self.value(mask.args[0]).value
+        store_interleaved(
+            self.machine(columns[0].lanes),
+            self._address(loop.Place(place.buffer, place.at)),
+            [x.value for x in columns],
+            self.dtypes[place.buffer],
+            mask,
+            self.target.vector_bytes,
+        )
 
     def _alloc(self, name: str, dtype: DType, elements: int) -> None:
         """Give an array of constant length a place on the stack, at cache lines."""

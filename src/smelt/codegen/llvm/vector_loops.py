@@ -38,6 +38,7 @@ from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.group_loads import group_loads
 from smelt.loop.passes.hoist_offsets import hoist_offsets
+from smelt.loop.passes.interleave_stores import interleave_stores
 from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
     prefetch_block,
@@ -105,7 +106,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return reason
     if nest.reductions:
         return _why_not_reductions(s, nest, storage)
-    return _why_not_lanes(nest) or _why_not_stores(nest)
+    return _why_not_lanes(nest)
 
 
 _OTHERS = (ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
@@ -120,6 +121,7 @@ def _why_not_lanes(nest: Nest) -> str:
     indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
     indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
     offsets = [a.offset for a in accesses_of(moving)]
+    offsets += [x.access.offset for x in nest.stores]
     if any(coefficient(e, nest.vector or "") is None for e in (*indices, *offsets)):
         return "quotients of positions along the vectors"
     if any(a.kind == "value" for e in indices for a in atoms(e)):
@@ -157,13 +159,6 @@ def _why_not_scans(nest: Nest, storage: Storage) -> str:
     return ""
 
 
-def _why_not_stores(nest: Nest) -> str:
-    """Return which of the stores of a nest are not those of full vectors."""
-    if any(_step(x.access, nest.vector) != 1 or x.where is not None for x in nest.stores):
-        return "stores that are apart, or under a condition" if nest.order else ""
-    return ""
-
-
 def _step(access: Access, vector: str | None) -> Index | None:
     return coefficient(access.offset, vector or "")
 
@@ -189,6 +184,9 @@ def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) 
 
 
 def _fills_lines(s: Schedule, nest: Nest) -> bool:
+    """Return whether a nest stores nothing but full cache lines."""
+    if any(x.where is not None or _step(x.access, nest.vector) != 1 for x in nest.stores):
+        return False
     sizes = (s.phase.dtypes[x.access.buffer].itemsize for x in nest.stores)
     return all(s.lanes * nest.unroll * size % CACHE_LINE == 0 for size in sizes)
 
@@ -278,7 +276,7 @@ def in_vectors(
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
     func = _with_polls(func, inner, wide) if is_polled(s, nest) else func
-    return hoist_offsets(group_loads(func))
+    return hoist_offsets(interleave_stores(group_loads(func)))
 
 
 JAM_ROWS = 8

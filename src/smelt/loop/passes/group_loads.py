@@ -16,8 +16,8 @@ func f(x: f32[n*3], y: out f32[n]; n)
     v_2 = x[i*3 + 2 : 4 * 3 with -2, 0]
     y[i : 4] = v_1 + v_2
 
-What a statement reads together is read before its operators: registers hold no more than vectors
-and lanes then. A load with a longer stride is a gather, unless at least half of the elements between are needed.
+What a statement reads together is read before its operators: registers then hold
+little else. Longer strides are gathers, unless at least half of the elements between are needed.
 """
 
 from __future__ import annotations
