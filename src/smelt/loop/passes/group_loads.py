@@ -43,12 +43,12 @@ def is_dense(step: int, members: int) -> bool:
 
 
 def group_loads(func: ir.Func) -> ir.Func:
-    """Note at each load with a small stride which elements are read together with its own."""
+    """Note at each load with a small stride what is read together with it."""
     return with_func_body(func, _Grouped(Names(func)).body(func.body))
 
 
 def groups_of(starts: Iterable[int], step: int) -> list[tuple[int, ...]]:
-    """Group the starts that are less than a step apart from the first one of their group.
+    """Group the starts that are less than a step behind the first of their group.
 
     >>> groups_of([0, 5, 1, 3], 3)
     [(0, 1), (3, 5)]
@@ -75,8 +75,8 @@ class _Grouped(Rewriter):
         outer, self.groups = self.groups, {}
         starts: dict[tuple[object, ...], set[int]] = {}
         for load in (v for s in body for v in loads(*values(s))):
-            if (found := _split(load.place)) is not None:
-                key, start = found
+            if (parts := _split(load.place)) is not None:
+                key, start = parts
                 starts.setdefault(key, set()).add(start)
         for key, members in starts.items():
             step = key[-1]
@@ -95,9 +95,9 @@ class _Grouped(Rewriter):
 
     def value(self, v: ir.Value) -> ir.Value:
         v = super().value(v)
-        if not isinstance(v, ir.Load) or (found := _split(v.place)) is None:
+        if not isinstance(v, ir.Load) or (parts := _split(v.place)) is None:
             return v
-        key, start = found
+        key, start = parts
         p = v.place
         assert isinstance(p.stride, int)
         group = self.groups.get(key, {}).get(start, ())
@@ -112,7 +112,7 @@ class _Grouped(Rewriter):
 
 
 def _split(p: ir.Place) -> tuple[tuple[object, ...], int] | None:
-    """Return what the loads of a group have in common, and where one starts; None for others."""
+    """Return what a group's loads have in common, and where one starts."""
     if p.lanes == 1 or not isinstance(p.stride, int) or isinstance(p.at, ir.Value):
         return None
     if not 1 < p.stride <= MAX_STEP:

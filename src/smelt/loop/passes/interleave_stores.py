@@ -27,7 +27,7 @@ from smelt.types.expr import Expr, sub
 
 __all__ = ["Module", "interleave_stores"]
 
-MAX_COLUMNS = 16
+MAX_INTERLEAVED = 16
 """Maximum columns that are interleaved in registers."""
 
 
@@ -51,9 +51,9 @@ class _Interleaved(Rewriter):
         return tuple(out)
 
     def _rows(self, stores: list[ir.Store]) -> ir.Store | None:
-        """Return one store of whole rows, or None if these are not all of their columns."""
+        """Return one store of whole rows; None if stores lack some columns."""
         first, count = stores[0].place, len(stores)
-        if isinstance(first.at, ir.Value) or not 1 < count <= MAX_COLUMNS:
+        if isinstance(first.at, ir.Value) or not 1 < count <= MAX_INTERLEAVED:
             return None
         for k, p in enumerate(s.place for s in stores):
             if not isinstance(p.at, int | Expr) or sub(p.at, first.at) != k:
@@ -75,5 +75,6 @@ class _Interleaved(Rewriter):
 
 def _array_of(s: ir.Statement) -> str:
     """Return the array to which a statement stores vectors that are apart; empty for others."""
-    plain = isinstance(s, ir.Store) and not (s.join or s.nontemporal)
-    return s.place.buffer if plain and s.place.lanes > 1 and s.place.stride != 1 else ""
+    if not isinstance(s, ir.Store) or s.join or s.nontemporal:
+        return ""
+    return s.place.buffer if s.place.lanes > 1 and s.place.stride != 1 else ""
