@@ -273,9 +273,7 @@ class LoopPrinter:
                 return self.names[name]
             case loop.Load():
                 return self._load(v)
-            case loop.Apply("add", (loop.Cast(dtype=dtype) as wide, loop.Ref() as other)) if (
-                dtype == f64
-            ):
+            case loop.Apply("add", (loop.Cast() as wide, other)) if wide.dtype == f64:
                 x, y = self.value(wide), self.value(other)
                 if x.lanes == y.lanes > 1:  # conversions keep the ports of additions busy
                     return Typed(self.machine(x.lanes).add_aside(x.value, y.value), f64)
