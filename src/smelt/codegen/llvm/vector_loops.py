@@ -14,8 +14,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from smelt.codegen.llvm.access.interleaved_loads import group_loads
-from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
 from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
@@ -26,10 +24,10 @@ from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
-from smelt.codegen.llvm.loops.partition_selects import is_split
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.lower_nest import identifier
+from smelt.codegen.llvm.nests.environment import PACKED, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.scratch.workspace import lay_out
@@ -39,7 +37,9 @@ from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.align_stores import PIECE, align_stores, cut_tail, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
+from smelt.loop.passes.group_loads import group_loads
 from smelt.loop.passes.hoist_offsets import hoist_offsets
+from smelt.loop.passes.interleave_stores import interleave_stores
 from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
     prefetch_block,
@@ -50,6 +50,7 @@ from smelt.loop.passes.prefetch import (
     prefetch_written,
 )
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
+from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.passes.vectorize import vectorize
@@ -90,7 +91,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     """
     if nest.has_states or _scans(nest):  # nothing else prints these
         return ""
-    if nest.product is not None or nest.packed:
+    if nest.product is not None:
         return "no map"
     if any(isinstance(i, _OTHERS) for i in nest.items):
         return "no map"
@@ -104,7 +105,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "tiles, or ranges"
     if nest.reductions:
         return _why_not_reductions(s, nest, storage or lay_out(s))
-    return _why_not_lanes(nest) or _why_not_stores(nest)
+    return _why_not_lanes(nest)
 
 
 _OTHERS = (ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
@@ -118,18 +119,12 @@ def _why_not_lanes(nest: Nest) -> str:
         return "positions along the vectors that are computed"
     indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
     indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
-    if any(coefficient(e, nest.vector or "") is None for e in indices):
+    offsets = [a.offset for a in accesses_of(moving)]
+    offsets += [x.access.offset for x in nest.stores]
+    if any(coefficient(e, nest.vector or "") is None for e in (*indices, *offsets)):
         return "quotients of positions along the vectors"
     if any(a.kind == "value" for e in indices for a in atoms(e)):
         return "bounds of positions that are computed"
-    groups = group_loads(moving, lambda a: _step(a, nest.vector))
-    steps = [_step(a, nest.vector) for a in accesses_of(moving)]
-    near = all(isinstance(step, int) and abs(step) <= FARTHEST_STEP for step in steps)
-    # Without tests nothing is left out of a loop, and small tables are looked up in registers.
-    tested = is_split(nest) or any(a.limits for a in accesses_of(moving))
-    near |= tested and None not in steps
-    if not near or any(len(group.offsets) > 1 for group, _ in groups.values()):
-        return "lanes that are apart"
     return ""
 
 
@@ -150,13 +145,6 @@ def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
 def _scans(nest: Nest) -> list[ssa.Scan]:
     """Return the scans of a nest."""
     return [i for i in nest.items if isinstance(i, ssa.Scan)]
-
-
-def _why_not_stores(nest: Nest) -> str:
-    """Return which of the stores of a nest are not those of full vectors."""
-    if any(_step(x.access, nest.vector) != 1 or x.where is not None for x in nest.stores):
-        return "stores that are apart, or under a condition" if nest.order else ""
-    return ""
 
 
 def _step(access: Access, vector: str | None) -> Index | None:
@@ -184,6 +172,9 @@ def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) 
 
 
 def _fills_lines(s: Schedule, nest: Nest) -> bool:
+    """Return whether a nest stores nothing but full cache lines."""
+    if any(x.where is not None or _step(x.access, nest.vector) != 1 for x in nest.stores):
+        return False
     sizes = (s.phase.dtypes[x.access.buffer].itemsize for x in nest.stores)
     return all(s.lanes * nest.unroll * size % CACHE_LINE == 0 for size in sizes)
 
@@ -206,6 +197,7 @@ def in_vectors(
     storage: Storage,
     vector_bytes: int,
     streaming: bool,
+    packed: PackedArray | None = None,
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
@@ -221,6 +213,7 @@ def in_vectors(
     inner = [t for t in _loops(func) if t not in func.body]
     by_rows = row is not None and nest.vector in s.block
     by_rows &= row is not None and (row.kind == "each" or bool(nest.reductions))
+    by_rows &= packed is None or not packed.prefetch_rows
     if row is not None and (count := jammed_rows(nest)):
         func = _jammed(func, s, nest, row, count, pairs)
         row = loop_around(func.body, var)
@@ -228,7 +221,8 @@ def in_vectors(
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     streaming &= _fills_lines(s, nest)
     parts: dict[str, int | None] = {t.var: None for t in _loops(func) if t.var == var}
-    if not (nest.reductions or nest.state_updates or cuts or is_short or _scans(nest)):
+    keeps_start = nest.reductions or nest.state_updates or (packed and packed.width)
+    if not (keeps_start or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
     for name, most in parts.items():
         if most is not None and most <= s.lanes:
@@ -252,6 +246,10 @@ def in_vectors(
         # A task of a single row prefetches none: others come much later.
         count = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
         func = prefetch_rows(func, row.var, count, _length(s, nest))
+    if packed is not None and packed.stores_whole:
+        func = store_whole(func, PACKED)
+    if packed is not None and packed.prefetch_rows and row is not None:
+        func = prefetch_rows(func, row.var, packed.prefetch_rows, level=packed.level)
     if blocks:
         func = prefetch_block(func, blocks)
     if cuts and not is_short and not shares:
@@ -272,7 +270,8 @@ def in_vectors(
     for name in short:
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
-    return hoist_offsets(_with_polls(func, inner, wide) if is_polled(s, nest) else func)
+    func = _with_polls(func, inner, wide) if is_polled(s, nest) else func
+    return hoist_offsets(interleave_stores(group_loads(func)))
 
 
 def without_vectors(func: loop.Func, s: Schedule, nest: Nest) -> loop.Func:
