@@ -190,16 +190,18 @@ def _layer(src: Any, *operands: Any) -> Any:
     """A whole encoder layer, with its norms before or after the residual sums."""
     if src.is_nested:
         return NotImplemented
-    embed_dim, *_ = projections = operands[:6]
+    projections: Any = operands[:6]  # of the attention, after the width and the number of heads
     use_gelu, norm_first, eps = operands[6:9]
     norm_1, norm_2, up, down = (operands[k : k + 2] for k in range(9, 17, 2))
-    mask, mask_type = (*operands[17:], None, None)[:2]
+    mask, mask_type, *_ = (*operands[17:], None, None)
 
     def norm(x: Any, affine: Any) -> Any:
-        return functional.layer_norm(x, (embed_dim,), *affine, eps)
+        return functional.layer_norm(x, operands[:1], *affine, eps=eps)
 
     x = norm(src, norm_1) if norm_first else src
-    attention = _attention(x, x, x, *projections, mask, False, True, mask_type)
+    attention = _attention(
+        x, x, x, *projections, mask=mask, need_weights=False, mask_type=mask_type
+    )
     if attention is NotImplemented:
         return NotImplemented
     x = src + attention[0]
@@ -223,9 +225,9 @@ def _dropout(x: Any, p: float, train: bool | None) -> Any:
     return x * mask * (1 / (1 - p)), mask
 
 
-def _convolution_backward(grad: Any, *operands: Any) -> Any:
+def _convolution_backward(grad: Any, *settings: Any) -> Any:
     """Return the gradients of image, weights and bias, each from a call of its own."""
-    *operands, output_mask = operands
+    *operands, output_mask = settings
     if sum(output_mask) == 1 and not output_mask[2]:
         return NotImplemented
 
