@@ -330,11 +330,7 @@ def _softmax_cross_entropy(c: Call, scores: Array, labels: Array, weight: Any = 
 
 ROWS: tuple[Row, ...] = (
     _reduction("ReduceSum", _sum, host=_host_fold(0, lambda a, b: a + b)),
-    _reduction(
-        "ReduceProd",
-        lambda x, **options: sm.prod(x, dtype=x.dtype, **options),
-        host=_host_fold(1, lambda a, b: a * b),
-    ),
+    _reduction("ReduceProd", _prod, host=_host_fold(1, lambda a, b: a * b)),
     _reduction("ReduceMax", _extreme(sm.max, -float("inf")), host=_host_fold(None, max)),
     _reduction("ReduceMin", _extreme(sm.min, float("inf")), host=_host_fold(None, min)),
     _reduction("ReduceMean", _mean),
