@@ -224,7 +224,6 @@ def _dynamic_lstm(c: Call, x: Array, w: Array, r: Array, bias: Any, *more: Any) 
 
 
 def _zero_of(zero: Known, d: int) -> Known:
-    """Return the zero points of one direction."""
     return Known(np.ascontiguousarray(zero.elements[d : d + 1].reshape(-1)))
 
 

@@ -173,7 +173,6 @@ def _max_pool(c: Call, x: Array) -> Any:
 
 
 def _offset(x: Array, pool: _Pool, offset: Sequence[int]) -> Array:
-    """Return the element of each window at one offset."""
     key: list[Any] = [slice(None), slice(None)]
     for o, s, d, n in zip(offset, pool.steps, pool.dilations, pool.counts, strict=True):
         key.append(slice(o * d, o * d + (n - 1) * s + 1, s))

@@ -100,7 +100,6 @@ def save(
 def _recorded(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: Mapping[str, int]
 ) -> Iterator[tuple[str, list[Lowered]]]:
-    """Yield the name of each program with its recordings."""
     if isinstance(function, Executable):
         yield function.lowered.bound.options.name, [function.lowered]
     elif not isinstance(function, Mapping):

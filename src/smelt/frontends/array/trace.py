@@ -235,7 +235,6 @@ class Trace:
         return variant
 
     def _checks(self) -> Trace:
-        """Return the recording of the bounds checks alone."""
         graph = replace(self.graph, outputs=self.graph.check_outputs)
         return replace(self, graph=graph, donate=(), compiled=None, overwriting_traces={})
 

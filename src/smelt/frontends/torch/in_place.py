@@ -280,7 +280,6 @@ def _pays(step: Any, row_of: Callable[[Any], Row | None]) -> bool:
 
 
 def _is_small_part(array: Any, step: Any) -> bool:
-    """Whether an operator writes a small part of a large array."""
     array_bytes = value_bytes(array)
     part_bytes = max(map(value_bytes, nodes_in(step.args[1:])), default=0)
     return array_bytes >= _MIN_BYTES and part_bytes * _MIN_RATIO <= array_bytes
@@ -322,7 +321,6 @@ def _nested_path(step: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def _is_same_view(a: Any, b: Any) -> bool:
-    """Whether two nodes are equal views of one node."""
     while a is not b:
         if str(a.target) not in (f"aten.{name}" for name in _VIEWS.values()):
             return False

@@ -338,7 +338,6 @@ class Program:
         )
 
     def _call(self, node: Any) -> None:
-        """Add one call of torch."""
         if node.target is operator.getitem:
             self._names[node] = name = f"t{len(self._names)}"
             self._add(f"{name} = {self._name(node.args[0])}[{node.args[1]!r}]")
