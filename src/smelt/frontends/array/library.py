@@ -168,7 +168,7 @@ def _pack(*parts: Buffer) -> Buffer:
 
 
 def _factors(shapes: str) -> Any:
-    """Return the type rule of a row of factors, with a letter for each of their dimensions.
+    """Return the type rule of factors, with a letter for each of their dimensions.
 
     m and n are the rows and columns, k the shorter side.
     """
