@@ -118,7 +118,7 @@ class BlockedGemm(Packer):
     def _clear(self) -> None:
         c, env = self.c, self.env
         count = env.frame.index(env.storage.rows(c))
-        count = self.b.mul(count, env.frame.index(env.storage.extent(c.item, c.n)))
+        count = self.b.mul(count, env.extent(c.item, c.n))
         clear_elements(env, self.at(0, number(0)), count, env.s.lanes, c.item.dtype)
 
     def _outer_loops(self, depth: int, scope: Scope) -> None:

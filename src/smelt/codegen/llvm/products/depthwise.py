@@ -394,9 +394,7 @@ class Depthwise(Packer):
         self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(env.s.local))
         self.to, self.results = self._places()
         self.next_runs = rounded_output(env, c)
-        tap_stride = (
-            env.frame.index(env.storage.extent(c.item, c.lane)) if c.has_lane_weights else number(1)
-        )
+        tap_stride = env.extent(c.item, c.lane) if c.has_lane_weights else number(1)
         self.packed_left_strides = {c.flat: tap_stride, c.lane: number(1)}
         if c.rows_in_place is None:
             self._table()
@@ -558,8 +556,7 @@ class Depthwise(Packer):
             at = env.index(substitute(access.offset, {self.c.lane: 0}), env.top)
             if self.c.lane in axes_of(access.offset):
                 at = b.add(at, b.add(env.ranges[self.c.lane][0], lane))
-            dtype = env.frame.dtypes[access.buffer]
-            addresses.append(element_address(b, env.frame.buffers[access.buffer], at, dtype))
+            addresses.append(env.address(access.buffer, at))
         return addresses
 
     def _weights(self, lane: Value) -> list[Value]:

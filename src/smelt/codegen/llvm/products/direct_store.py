@@ -98,7 +98,7 @@ def _holds_all(env: Environment, c: ProductPlan, store: StoreItem) -> Value:
 
 def row_layout(env: Environment, c: ProductPlan) -> tuple[Value, Value]:
     """Return the address of a task's first element of a product, and the row stride."""
-    stride = env.frame.index(env.storage.extent(c.item, c.n))
+    stride = env.extent(c.item, c.n)
     base, strides = _destination(env, c, c.row_axes, [stride])
     return base, strides[0]
 
@@ -109,10 +109,10 @@ def image_layout(env: Environment, c: ProductPlan, sums: int = 0) -> tuple[Value
     With `sums`, in that part of its scratch memory, from where they are transposed.
     """
     strides = list[Value]()
-    step = env.frame.index(env.storage.extent(c.item, c.n))
+    step = env.extent(c.item, c.n)
     for a in c.row_axes[::-1]:
         strides.insert(0, step)
-        step = env.b.mul(step, env.frame.index(env.storage.extent(c.item, a)))
+        step = env.b.mul(step, env.extent(c.item, a))
     if sums:
         return env.storage.at[c.item, sums], strides
     return _destination(env, c, c.row_axes, strides)
@@ -124,7 +124,7 @@ def transposed_layout(env: Environment, c: NhwcConvPlan) -> tuple[Value, dict[st
     for a in reversed(c.axes):
         strides[a], step = (
             step,
-            env.b.mul(step, env.frame.index(env.storage.extent(c.item, a))),
+            env.b.mul(step, env.extent(c.item, a)),
         )
     order = [*c.row_axes, c.n]
     base, steps = _destination(env, c, c.row_axes, [strides[a] for a in order[:-1]])

@@ -543,7 +543,7 @@ class FusedGemm(FusedEpilogue):
         assert access is not None
         place = {c.n: b.add(env.ranges[c.n][0], column), c.k: k}
         at = env.index(access.offset, Scope(self.right_top, place))
-        return element_address(b, env.frame.buffers[access.buffer], at, c.item.dtype)
+        return env.address(access.buffer, at)
 
     def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
         """Return addresses of vectors in the packed row at k + nth.
@@ -711,7 +711,7 @@ class FusedGemm(FusedEpilogue):
         at = b.add(
             b.add(top.offset(access), b.mul(first, strides[row_axis])), b.mul(start, strides[k])
         )
-        base = element_address(b, env.frame.buffers[access.buffer], at, dtype)
+        base = env.address(access.buffer, at)
         length, count = b.sub(last, first), part[1] if part else self._next_depth()
         if unit_axis == k:
             length, count = count, length

@@ -114,7 +114,7 @@ class Gemv:
         if c.m is not None:
             low, high = env.ranges[c.m]
             self.rows = self.b.sub(high, low)
-        self.stride = env.frame.index(env.storage.extent(c.item, c.n))
+        self.stride = env.extent(c.item, c.n)
         self.sums: Value = env.storage.at[c.item, 0]
         self.lanes, self.vector_elements = c.tile.lanes, c.tile.lanes * c.group_size
         if c.vector_axis == c.n and c.group is None and c.m is not None:
@@ -589,7 +589,7 @@ class Gemv:
                     position = b.add(place, number(k))
                     prefetch(
                         b,
-                        element_address(b, env.frame.buffers[access.buffer], position, dtype),
+                        env.address(access.buffer, position),
                         near=not self.prefetch_to_l2,
                     )
 

@@ -76,7 +76,7 @@ class ImplicitGemmNchw(Packer):
         self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(env.s.local))
         self.row = number(1)
         for a in c.axes[1:]:
-            self.row = self.b.mul(self.row, env.frame.index(env.storage.extent(c.item, a)))
+            self.row = self.b.mul(self.row, env.extent(c.item, a))
         self._table()
         with env.narrowed(self.widened(c.columns)):
             if c.depth:

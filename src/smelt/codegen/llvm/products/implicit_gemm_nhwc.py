@@ -445,7 +445,7 @@ class ImplicitGemmNhwc(Packer):
         sizes = [b.sub(end, start) for start, end in (env.ranges[k.axis] for k in c.columns)]
         rows = sizes[-1]
         if len(sizes) > 1:
-            pitch = env.frame.index(env.storage.extent(c.item, c.columns[-1].axis))
+            pitch = env.extent(c.item, c.columns[-1].axis)
             rows = b.add(rows, b.mul(b.sub(sizes[0], number(1)), pitch))
         low, high = env.ranges[c.n]
         columns = b.sub(high, low)

@@ -260,7 +260,7 @@ class TilePrefetcher:
         first = b.mul(env.start(c.item, c.m), row_stride)
         first = b.add(b.add(env.index(offset, env.top), first), env.start(c.item, c.n))
         dtype = env.frame.dtypes[access.buffer]
-        base = element_address(b, env.frame.buffers[access.buffer], first, dtype)
+        base = env.address(access.buffer, first)
         return base, row_stride, dtype.itemsize
 
 
