@@ -290,11 +290,7 @@ class BlockedGemm(Packer):
                 return
             low, high = self.env.ranges[c.n]
             fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(shapes[0].columns))
-            with self.b.if_else(fits) as (short, longer):
-                with short:
-                    tiles(shapes[0])
-                with longer:
-                    choose_shape(shapes[1:])
+            self.b.either(fits, lambda: tiles(shapes[0]), lambda: choose_shape(shapes[1:]))
 
         choose_shape(
             short_row_tiles(self.env.frame.target, c.tile.lanes) if c.reads_right_rows() else ()

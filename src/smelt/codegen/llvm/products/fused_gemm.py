@@ -80,7 +80,7 @@ from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, i8
 from smelt.types.expr import axes_of
 
 Value = ir.Value
@@ -262,14 +262,14 @@ class FusedGemm(FusedEpilogue):
             self._by_rows(low, high)
             return
         aligned = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
-        with b.if_else(aligned) as (full_rows, staged_rows):
-            with full_rows:
-                self._by_rows(low, high)
-            with staged_rows:
-                self.staged = True
-                self._by_rows(low, high)
-                self._copy_staged(low, high)
-                self.staged = False
+
+        def staged() -> None:
+            self.staged = True
+            self._by_rows(low, high)
+            self._copy_staged(low, high)
+            self.staged = False
+
+        b.either(aligned, lambda: self._by_rows(low, high), staged)
 
     def _by_rows(self, low: Value, high: Value) -> None:
         """Emit full tiles of rows, then lower ones; then a deferred epilogue."""
@@ -481,10 +481,9 @@ class FusedGemm(FusedEpilogue):
             if packed is not None and use is not None:
                 across = use.load_row(self.m, k, packed, vectors)
             else:
-                masks = (mask_of_last(mask, v, vectors) for v in range(vectors))
                 across = [
-                    load_vector(self.m, at, c.item.dtype, x)
-                    for at, x in zip(places, masks, strict=True)
+                    load_vector(self.m, at, c.item.dtype, mask_of_last(mask, v, vectors))
+                    for v, at in enumerate(places)
                 ]
             sums = rank_one_update(update, self._left_at(starts, k, nth), across, totals)
             if packed is not None:
@@ -515,7 +514,7 @@ class FusedGemm(FusedEpilogue):
         """Return the address `k + nth` steps on; only `k` changes between iterations."""
         b = self.b
         at = element_address(b, first, multiple_of_counter(b, k, step), dtype)
-        return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
+        return element_address(b, at, b.mul(number(nth), step), dtype)
 
     # ---- the right operand -----------------------------------------------------------------------
 
@@ -553,11 +552,10 @@ class FusedGemm(FusedEpilogue):
         c, b, dtype = self.c, self.b, self.c.item.dtype
         step = number(c.tile.columns) if c.wide else self.pitch
         row = step_address(b, first, k, step, memory_type(dtype))
-        row = element_address(b, row, b.mul(number(nth), step), dtype) if nth else row
+        row = element_address(b, row, b.mul(number(nth), step), dtype)
         places = [element_address(b, row, number(v * c.tile.lanes), dtype) for v in range(vectors)]
         for place in places if c.form == "k_blocked" and c.issue_bound else ():
-            ahead = b.gep(place, [number(PANEL_PREFETCH_BYTES)], source_etype=ir.IntType(8))
-            prefetch(b, ahead, near=True)
+            prefetch(b, element_address(b, place, number(PANEL_PREFETCH_BYTES), i8), near=True)
         return places
 
     def _locate_first_use(self, full_rows: Value) -> None:
@@ -708,9 +706,8 @@ class FusedGemm(FusedEpilogue):
         top, dtype = env.open(nest, Scope(env.top)), env.frame.dtypes[access.buffer]
         strides = {a: env.index(x or 0, top) for a, x in steps.items()}
         (first, last), (start, _) = env.ranges[row_axis], part or env.ranges[k][::-1]
-        at = b.add(
-            b.add(top.offset(access), b.mul(first, strides[row_axis])), b.mul(start, strides[k])
-        )
+        at = b.add(top.offset(access), b.mul(first, strides[row_axis]))
+        at = b.add(at, b.mul(start, strides[k]))
         base = env.address(access.buffer, at)
         length, count = b.sub(last, first), part[1] if part else self._next_depth()
         if unit_axis == k:
@@ -737,7 +734,7 @@ class FusedGemm(FusedEpilogue):
             exists = b.icmp_signed("<", nth, runs.count)
             exists = exists if end is None else b.and_(exists, b.icmp_signed("<", nth, end))
             at = b.mul(b.select(exists, nth, number(0)), runs.stride_bytes)
-            first = b.gep(runs.base, [at], source_etype=ir.IntType(8))
+            first = element_address(b, runs.base, at, i8)
             targets.append((first, b.select(exists, runs.length_bytes, number(0))))
         return targets
 
@@ -760,4 +757,4 @@ def prefetch_runs(
     """Prefetch the cache lines of runs which fall to `step` positions, up to their ends."""
     for first, length in targets:
         ahead = b.minimum(b.mul(k, number(CACHE_LINE // step)), length)
-        prefetch(b, b.gep(first, [ahead], source_etype=ir.IntType(8)))
+        prefetch(b, element_address(b, first, ahead, i8))
