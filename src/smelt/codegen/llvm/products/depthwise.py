@@ -432,9 +432,8 @@ class Depthwise(Packer):
         c = self.c
         reduced = [a for a in c.over if a != c.mixing_axis]
         for j, at in enumerate(self._outer_taps()):
-            self._write_entry(
-                j, at, self.window_offset(c.columns, reduced, [at[a] for a in reduced])
-            )
+            offset = self.window_offset(c.columns, reduced, [at[a] for a in reduced])
+            self._write_entry(j, at, offset)
 
     def _row_table(self, row: RowPosition) -> None:
         """Store the addresses of the input rows which a row of outputs reaches."""
@@ -453,9 +452,8 @@ class Depthwise(Packer):
                 position = b.add(position, number(at[k.tap] * k.dilation))
                 place = b.add(place, b.mul(position, steps[k]))
                 for low, extent in bounds[k]:
-                    within = b.icmp_unsigned(
-                        "<", b.add(position, number(low)), env.frame.index(extent)
-                    )
+                    place_in = b.add(position, number(low))
+                    within = b.icmp_unsigned("<", place_in, env.frame.index(extent))
                     inside = b.and_(inside, within)
             address = b.ptrtoint(element_address(b, base, place, source.dtype), I64)
             step = b.select(inside, steps[c.tile_axis], number(0))
@@ -578,21 +576,15 @@ class Depthwise(Packer):
             remainder = b.srem(b.sub(size, done), number(height))
             is_lowest = height == heights[-1]
             end = size if is_lowest else b.sub(size, remainder)
-            self.env.loop(
-                done,
-                end,
-                height,
-                lambda y, height=height, is_lowest=is_lowest: tile(
-                    self._clamp_start(y, size, height) if is_lowest else y, height
-                ),
-            )
-            done = end
 
-    def _clamp_start(self, y: Value, size: Value, height: int) -> Value:
-        """Move the beginning of a tile so that it ends inside the task."""
-        b, last_start = self.b, self.b.sub(size, number(height))
-        last_start = b.maximum(last_start, number(0))
-        return b.minimum(last_start, y)
+            def put(y: Value, height: int = height, is_lowest: bool = is_lowest) -> None:
+                if is_lowest:  # ends inside the task
+                    last_start = b.maximum(b.sub(size, number(height)), number(0))
+                    y = b.minimum(last_start, y)
+                tile(y, height)
+
+            self.env.loop(done, end, height, put)
+            done = end
 
     def _tile(self, height: int, row: RowPosition, lane: Value, operands: list[Value]) -> None:
         """Call the function of a tile whose sums begin at a position."""
@@ -630,9 +622,8 @@ def _source(env: Environment, c: DepthwisePlan) -> Source:
 
 def _at_most(count: Index, c: WindowAxis) -> int | None:
     """Return a constant upper bound on a number of pixels outside, or None."""
-    return next(
-        (n for n in range(c.taps * c.dilation + c.step) if nonnegative(sub(n, count))), None
-    )
+    most = c.taps * c.dilation + c.step
+    return next((n for n in range(most) if nonnegative(sub(n, count))), None)
 
 
 def _position(number: int, extents: Sequence[int]) -> list[int]:

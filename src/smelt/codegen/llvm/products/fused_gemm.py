@@ -49,7 +49,6 @@ from smelt.codegen.llvm.instructions.counting import (
     step_address,
 )
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.nests.environment import Environment
@@ -502,12 +501,11 @@ class FusedGemm(FusedEpilogue):
     def _left_at(self, starts: list[Value], k: Value, nth: int) -> Iterator[Value]:
         """Return the broadcast elements of a tile's rows at position k + nth."""
         step, dtype = self.left_strides[1], self.left_dtype
-        kind = memory_type(dtype)
         if self.c.blocks_k or self.c.gathers_rows:  # few registers, or unrelated addresses
             places = (self._advance(start, k, nth, step, dtype) for start in starts)
         else:
-            row_stride = self.left_strides[0], kind
-            places = iter(row_addresses(self.b, starts, row_stride, k, step, kind))
+            row_stride = self.left_strides[0], dtype
+            places = iter(row_addresses(self.b, starts, row_stride, k, step, dtype))
         return broadcast_each(self.m, places, dtype)
 
     def _advance(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
@@ -551,7 +549,7 @@ class FusedGemm(FusedEpilogue):
         """
         c, b, dtype = self.c, self.b, self.c.item.dtype
         step = number(c.tile.columns) if c.wide else self.pitch
-        row = step_address(b, first, k, step, memory_type(dtype))
+        row = step_address(b, first, k, step, dtype)
         row = element_address(b, row, b.mul(number(nth), step), dtype)
         places = [element_address(b, row, number(v * c.tile.lanes), dtype) for v in range(vectors)]
         for place in places if c.form == "k_blocked" and c.issue_bound else ():
@@ -652,7 +650,7 @@ class FusedGemm(FusedEpilogue):
             distance = number(ROW_PREFETCH_BYTES // dtype.itemsize)
             if self.c.wide:  # the next rows, in the course of this row block's tiles
                 distance = b.mul(self.left_strides[0], number(len(starts)))
-            at = step_address(b, starts[0], k, number(len(starts)), memory_type(dtype))
+            at = step_address(b, starts[0], k, number(len(starts)), dtype)
             prefetch(b, element_address(b, at, distance, dtype), near=not self.c.wide)
 
     def _prefetch_results(self, row: Value, column: Value, origins: Mapping[Access, Value]) -> None:

@@ -20,7 +20,6 @@ from smelt.codegen.llvm.access.memory import element_address, load_scalar, store
 from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.nests.environment import Environment, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest
@@ -155,7 +154,7 @@ class _Tile:
         panel = element_address(b, self.panel, weights, c.unit)
         if c.few_channels:
             return self._step(image, panel, number(0), sums)
-        columns, kind = number(c.tile.columns), memory_type(c.unit)
+        columns, kind = number(c.tile.columns), c.unit
         later = element_address(b, self.prefetch_base, weights, c.unit)
 
         def channel(k: Value, sums: list[Value], _: int) -> list[Value]:
