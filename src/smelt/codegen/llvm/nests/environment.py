@@ -392,7 +392,7 @@ class Environment(ABC):
         ]
         return self.starts[around[-1] if around else None, axis]
 
-    def extent(self, owner: Item, axis: str) -> Value:
+    def extent(self, owner: Item | StreamState, axis: str) -> Value:
         """Return the extent of a scratch array along an axis."""
         return self.frame.index(self.storage.extent(owner, axis))
 
