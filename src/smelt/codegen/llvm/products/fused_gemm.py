@@ -275,9 +275,7 @@ class FusedGemm(FusedEpilogue):
         env, c = self.env, self.c
         part: Part = "whole" if c.wide else ""
         rows = (low, high)
-        done = for_each_height(
-            env, rows, c.heights[:-1], lambda row, size: self._rows(row, size, part)
-        )
+        done = for_each_height(env, rows, c.heights[:-1], partial(self._rows, part=part))
         if part:
             self._edge_columns(low, done)
         env.loop(done, high, 1, lambda row: self._rows(row, 1))
@@ -291,9 +289,8 @@ class FusedGemm(FusedEpilogue):
     def _edge_columns(self, low: Value, high: Value) -> None:
         """Emit the columns past the full panels, by full and by lower tiles."""
         heights = self.c.heights[0], self.c.heights[-2]
-        for_each_height(
-            self.env, (low, high), heights, lambda row, size: self._rows(row, size, "rest")
-        )
+        put = partial(self._rows, part="rest")
+        for_each_height(self.env, (low, high), heights, put)
 
     def _panels(self, row: Value, *, one_base: bool = False) -> None:
         """Emit all panels of a tile's rows, the last one past the end.
@@ -566,22 +563,18 @@ class FusedGemm(FusedEpilogue):
         if access is None or pitch is None:
             return
         top, dtype = env.open(self.nest.packs[1], Scope(env.top)), env.frame.dtypes[access.buffer]
-        stride, buffer = env.index(pitch, top), env.frame.buffers[access.buffer]
+        stride = env.index(pitch, top)
         (_, end), (low, high) = env.ranges[c.n], env.ranges[c.k]
         has_more = b.icmp_signed("<", end, env.frame.index(env.s.phase.axes[c.n]))
         next_depth = b.select(has_more, self.block_depth, number(0))
         next_depth = b.select(self.is_last_block, next_depth, self._next_depth())
         offset = b.add(b.mul(low, stride), self.column)
-        later = b.select(
-            self.is_last_block,
-            b.add(b.mul(self.k_begin, stride), end),
-            b.add(b.mul(high, stride), self.column),
-        )
+        next_columns = b.add(b.mul(self.k_begin, stride), end)
+        next_rows = b.add(b.mul(high, stride), self.column)
+        later = b.select(self.is_last_block, next_columns, next_rows)
         later = b.select(b.icmp_signed("<", number(0), next_depth), later, offset)
         origin = top.offset(access)
-        base, later = (
-            element_address(b, buffer, b.add(origin, at), dtype) for at in (offset, later)
-        )
+        base, later = (env.address(access.buffer, b.add(origin, at)) for at in (offset, later))
         rows, depths = (base, later, stride, dtype), (self.depth, next_depth)
         full_tiles = b.udiv(full_rows, number(c.tile.rows))
         self.first_use = FirstUse(b, c, rows, self.columns, full_tiles, depths)

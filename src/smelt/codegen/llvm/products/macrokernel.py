@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from smelt.codegen.llvm import ir
@@ -236,9 +237,8 @@ class Macrokernel:
             self._amx_tiles(number(0), self.rows, number(0), columns)
             return
         if self.right.packed:
-            env.loop(
-                number(0), columns, tile_columns, lambda at: self._column_tiles(at, vectors, None)
-            )
+            put = partial(self._column_tiles, vectors=vectors, mask=None)
+            env.loop(number(0), columns, tile_columns, put)
             return
         # If the remainder nearly fills a tile, one tile with a masked last vector covers it.
         remainder = b.and_(columns, number(tile_columns - 1))
@@ -402,13 +402,8 @@ class Macrokernel:
         if self.c.depth <= RUN * self.c.group_size or not self.adds_previous_last:
             self._tile(height, vectors, row, column, mask)
             return
-        b, first, depth, fresh, last = (
-            self.b,
-            self.first_k,
-            self.end_k,
-            self.is_first_block,
-            self.is_last_block,
-        )
+        b, first, depth = self.b, self.first_k, self.end_k
+        fresh, last = self.is_first_block, self.is_last_block
 
         def run(at: Value) -> None:
             end = b.add(at, number(RUN))
@@ -420,12 +415,8 @@ class Macrokernel:
             self._tile(height, vectors, row, column, mask)
 
         self.env.loop(first, depth, RUN, run)
-        self.first_k, self.end_k, self.is_first_block, self.is_last_block = (
-            first,
-            depth,
-            fresh,
-            last,
-        )
+        self.first_k, self.end_k = first, depth
+        self.is_first_block, self.is_last_block = fresh, last
 
     def _amx_tiles(self, done: Value, rows: Value, column: Value, end: Value) -> None:
         """Emit tiles of some rows and columns by matrix instructions (AMX)."""
