@@ -115,7 +115,7 @@ def _is_consumed(model: CostModel, region: Region, a: int) -> bool:
 
 
 def stream_cost(model: CostModel, region: Region, a: int) -> Cost:
-    """Return the cost of streaming axis number `a`, or without a stream if no states fit."""
+    """Return the cost with axis number `a` streamed, or without if no states fit."""
     return _predict(model, region, a).cost() or model.cost(region)
 
 
