@@ -306,7 +306,7 @@ class _Reader:
     def _if(self, c: Cursor, line: Line) -> ir.Statement:
         token = c.take()
         cond = self._value(c)
-        results = c.listed(lambda: self._new_name(c)) if c.accept("with") else ()
+        results = tuple(c.listed(lambda: self._new_name(c))) if c.accept("with") else ()
         c.expect_end()
         then, other = self._body(line.indent), ()
         for s in then:
