@@ -156,7 +156,8 @@ class _NestLowering(Lowering):
         accesses = [*accesses_of(nest.items), *(x.access for x in nest.stores)]
         accesses += [x.access for x in env.frame.shares.get(nest, ())]
         for name in dict.fromkeys(a.buffer for a in accesses):
-            self._add_array(identifier(name), env.frame.buffers[name], self.dtypes[name])
+            address, elements = env.frame.buffers[name], env.frame.lengths.get(name, 0)
+            self._add_array(identifier(name), address, self.dtypes[name], elements)
         self._add_scratch()
         if packed is not None:
             self._add_array(PACKED, packed.address, packed.dtype)
@@ -182,10 +183,10 @@ class _NestLowering(Lowering):
 
     # ---- what is there ---------------------------------------------------------------------------
 
-    def _add_array(self, name: str, address: Value, dtype: DType) -> None:
+    def _add_array(self, name: str, address: Value, dtype: DType, elements: int = 0) -> None:
         self.taken.add(name)
         self.params.append(loop.Param(name, dtype, None, written=True))
-        self.printer.add_array(name, address, dtype)
+        self.printer.add_array(name, address, dtype, elements)
 
     def _add_scratch(self) -> None:
         """Name the arrays in scratch memory that the nest reads or writes."""

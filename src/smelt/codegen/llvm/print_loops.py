@@ -37,6 +37,7 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.reduce_rows import reduce_rows
 from smelt.codegen.llvm.instructions.reductions import State, reduce_halves, scan_lanes
 from smelt.codegen.llvm.instructions.registers import lane_numbers
+from smelt.codegen.llvm.instructions.tables import pick_from
 from smelt.codegen.llvm.loops.poll import leave_if_given_up
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.errors import InternalError
@@ -85,6 +86,7 @@ class LoopPrinter:
         """`above` has quotients and extremes of sizes that are known; at `done` a call returns."""
         self.addresses: dict[str, Value] = {}
         self.dtypes: dict[str, DType] = {}
+        self.lengths: dict[str, int] = {}
         self.names: dict[str, Typed] = {}
         """Lets, carries, loop variables, sizes and numbers in scope."""
         self.registers: dict[str, Typed] = {}
@@ -94,9 +96,9 @@ class LoopPrinter:
         self.masks: dict[loop.Prefix, Value] = {}
         """Masks of the current block."""
 
-    def add_array(self, name: str, address: Value, dtype: DType) -> None:
-        """Say where an array is, and of which type its elements are."""
-        self.addresses[name], self.dtypes[name] = address, dtype
+    def add_array(self, name: str, address: Value, dtype: DType, elements: int = 0) -> None:
+        """Say where an array is, of which type its elements are, and how many if that is known."""
+        self.addresses[name], self.dtypes[name], self.lengths[name] = address, dtype, elements
 
     def add_register(self, name: str, value: Value, dtype: DType) -> None:
         """Say which register holds an array of one element."""
@@ -400,10 +402,20 @@ class LoopPrinter:
             address, group = self._address(place), place.group or (0,)
             value = load_strided(m, address, place.stride, dtype, mask, PREFETCH_BYTES, group)
         else:
-            value = gather(m, self.addresses[place.buffer], self._offsets(place), dtype, mask)
+            value = self._gather(m, place, mask)
         if v.other is not None and mask is not None:
             value = m.select(mask, value, m.const(v.other.dtype, v.other.value))
         return Typed(value, dtype.compute)
+
+    def _gather(self, m: LLVMMachine, place: loop.Place, mask: Value | None) -> Value:
+        """Print a load of lanes that are apart, from a table in registers if it is small."""
+        base, dtype = self.addresses[place.buffer], self.dtypes[place.buffer]
+        offsets = self._offsets(place)
+        picked = pick_from(m, dtype, base, self.lengths[place.buffer], offsets)
+        if picked is None:
+            return gather(m, base, offsets, dtype, mask)
+        zero = ir.Constant(m.register_type(dtype), None)
+        return picked if mask is None else self.b.select(mask, picked, zero)
 
 
 def print_func(

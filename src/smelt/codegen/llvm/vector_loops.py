@@ -59,7 +59,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_, f64
-from smelt.types.expr import Index, add, atoms, floordiv, maximum, minimum, mul, product, sub
+from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
 
 MAX_ALIGNED_VECTORS = 4
 """Maximum vectors of a loop that computes for no longer than memory moves."""
@@ -95,7 +95,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "no map"
     if any(isinstance(i, _OTHERS) for i in nest.items):
         return "no map"
-    if nest.scalars and nest.order:
+    if any(i.axes & {*nest.order} for i in nest.scalars):
         return "values of the last position"
     if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
         return "no vectors"
@@ -108,23 +108,19 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     return _why_not_lanes(nest)
 
 
-_OTHERS = (ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
+_OTHERS = (ssa.Reduce, ssa.KPair, ssa.Dot)
 """Values that only nests of other kinds compute."""
 
 
 def _why_not_lanes(nest: Nest) -> str:
     """Return which of the values in a nest are not computed lane by lane."""
     moving = [i for i in nest.items if nest.vector in i.axes]
-    if any(isinstance(i, ssa.Position) for i in moving):
-        return "positions along the vectors that are computed"
     indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
     indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
     offsets = [a.offset for a in accesses_of(moving)]
     offsets += [x.access.offset for x in nest.stores]
     if any(coefficient(e, nest.vector or "") is None for e in (*indices, *offsets)):
         return "quotients of positions along the vectors"
-    if any(a.kind == "value" for e in indices for a in atoms(e)):
-        return "bounds of positions that are computed"
     return ""
 
 
