@@ -12,7 +12,6 @@ from functools import partial
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.affine_predicates import compare_lanes
 from smelt.codegen.llvm.access.gather_cache import read_cached
-from smelt.codegen.llvm.access.interleaved_loads import nest_load_groups
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_scalar,
@@ -148,7 +147,6 @@ class NestEmitter(Environment):
         self.groups = {
             a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1) for a in self.accesses
         }
-        self.load_groups = nest_load_groups(self, self.items)
         self._reductions.before(nest)
         top = Scope(scope or self.top)
         self.enter(top, 0)

@@ -97,7 +97,7 @@ class LoopPrinter:
         """Masks of the current block."""
 
     def add_array(self, name: str, address: Value, dtype: DType, elements: int = 0) -> None:
-        """Say where an array is, of which type its elements are, and how many if that is known."""
+        """Say where an array is, its element type, and its constant length or 0."""
         self.addresses[name], self.dtypes[name], self.lengths[name] = address, dtype, elements
 
     def add_register(self, name: str, value: Value, dtype: DType) -> None:
@@ -408,7 +408,7 @@ class LoopPrinter:
         return Typed(value, dtype.compute)
 
     def _gather(self, m: LLVMMachine, place: loop.Place, mask: Value | None) -> Value:
-        """Print a load of lanes that are apart, from a table in registers if it is small."""
+        """Print a gather, from a table in registers if it is small."""
         base, dtype = self.addresses[place.buffer], self.dtypes[place.buffer]
         offsets = self._offsets(place)
         picked = pick_from(m, dtype, base, self.lengths[place.buffer], offsets)

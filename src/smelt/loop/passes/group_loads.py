@@ -22,12 +22,12 @@ little else. Longer strides are gathers, unless at least half of the elements be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 
 from smelt.loop import ir
 from smelt.loop.ir import Module
 from smelt.loop.walk import Body, Names, Rewriter, loads, values, with_func_body
-from smelt.types.expr import Index, constant_term, sub
+from smelt.types.expr import Expr, Index, constant_term, sub
 
 __all__ = ["Module", "group_loads"]
 
@@ -47,18 +47,38 @@ def group_loads(func: ir.Func) -> ir.Func:
     return with_func_body(func, _Grouped(Names(func)).body(func.body))
 
 
-def groups_of(starts: Iterable[int], step: int) -> list[tuple[int, ...]]:
-    """Group the starts that are less than a step behind the first of their group.
+def dense_groups(
+    loads: Iterable[tuple[Hashable, Index, Index | None]],
+) -> dict[tuple[Hashable, Index], tuple[int, ...]]:
+    """Return the distances from each load to those that are read together with it.
 
-    >>> groups_of([0, 5, 1, 3], 3)
-    [(0, 1), (3, 5)]
+    Loads are what a group has in common (such as the array), an offset and a stride. A group starts
+    less than a stride behind its first load.
+
+    >>> dense_groups([("x", 0, 3), ("x", 5, 3), ("x", 1, 3), ("x", 7, 9)])
+    {('x', 0): (0, 1), ('x', 1): (-1, 0), ('x', 5): (0,)}
     """
-    waiting, groups = sorted(starts), list[tuple[int, ...]]()
+    offsets: dict[tuple[Hashable, int, Index], dict[int, Index]] = {}
+    for array, at, step in loads:
+        if isinstance(step, int) and 1 < step <= MAX_STEP:
+            start = constant_term(at)
+            offsets.setdefault((array, step, sub(at, start)), {})[start] = at
+    return {
+        (array, at[start]): tuple(x - start for x in group)
+        for (array, step, _), at in offsets.items()
+        for group in _within(at, step)
+        if is_dense(step, len(group))
+        for start in group
+    }
+
+
+def _within(starts: Iterable[int], step: int) -> Iterator[list[int]]:
+    """Group the starts that are less than a step behind the first of their group."""
+    waiting = sorted(starts)
     while waiting:
-        group = tuple(at for at in waiting if at < waiting[0] + step)
-        groups.append(group)
+        group = [at for at in waiting if at < waiting[0] + step]
         waiting = waiting[len(group) :]
-    return groups
+        yield group
 
 
 class _Grouped(Rewriter):
@@ -68,21 +88,12 @@ class _Grouped(Rewriter):
         super().__init__()
         self.new_names = new_names
         self.lets: list[ir.Let] = []
-        self.groups: dict[tuple[object, ...], dict[int, tuple[int, ...]]] = {}
-        """The group of each start, by what the loads of groups have in common."""
+        self.groups: Mapping[tuple[Hashable, Index], tuple[int, ...]] = {}
 
     def body(self, body: Body) -> Body:
-        outer, self.groups = self.groups, {}
-        starts: dict[tuple[object, ...], set[int]] = {}
-        for load in (v for s in body for v in loads(*values(s))):
-            if (parts := _split(load.place)) is not None:
-                key, start = parts
-                starts.setdefault(key, set()).add(start)
-        for key, members in starts.items():
-            step = key[-1]
-            assert isinstance(step, int)
-            groups = groups_of(members, step)
-            self.groups[key] = {at: group for group in groups for at in group}
+        outer = self.groups
+        strided = (v.place for s in body for v in loads(*values(s)))
+        self.groups = dense_groups(_access(p) for p in strided if _has_stride(p))
         new = super().body(body)
         self.groups = outer
         return new
@@ -95,28 +106,25 @@ class _Grouped(Rewriter):
 
     def value(self, v: ir.Value) -> ir.Value:
         v = super().value(v)
-        if not isinstance(v, ir.Load) or (parts := _split(v.place)) is None:
+        if not isinstance(v, ir.Load) or not _has_stride(v.place):
             return v
-        key, start = parts
         p = v.place
-        assert isinstance(p.stride, int)
-        group = self.groups.get(key, {}).get(start, ())
-        if not is_dense(p.stride, len(group)):
+        array, at, _ = _access(p)
+        group = self.groups.get((array, at))
+        if group is None:
             return v
-        apart = tuple(at - start for at in group)
-        load = ir.Load(ir.Place(p.buffer, p.at, p.lanes, p.stride, p.mask, apart), v.other)
+        load = ir.Load(ir.Place(p.buffer, p.at, p.lanes, p.stride, p.mask, group), v.other)
         if len(group) == 1:
             return load
         self.lets.append(ir.Let(self.new_names.new("v"), load))
         return ir.Ref(self.lets[-1].name)
 
 
-def _split(p: ir.Place) -> tuple[tuple[object, ...], int] | None:
-    """Return what a group's loads have in common, and where one starts."""
-    if p.lanes == 1 or not isinstance(p.stride, int) or isinstance(p.at, ir.Value):
-        return None
-    if not 1 < p.stride <= MAX_STEP:
-        return None
-    start = constant_term(p.at)
-    base: Index = sub(p.at, start)
-    return (p.buffer, base, p.lanes, p.mask, p.stride), start
+def _has_stride(p: ir.Place) -> bool:
+    return p.lanes > 1 and p.stride != 1 and isinstance(p.at, int | Expr)
+
+
+def _access(p: ir.Place) -> tuple[Hashable, Index, Index]:
+    """Return what a group has in common, the offset and the stride of a place."""
+    assert isinstance(p.at, int | Expr)
+    return (p.buffer, p.lanes, p.stride, p.mask), p.at, p.stride

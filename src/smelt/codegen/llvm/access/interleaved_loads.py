@@ -1,15 +1,15 @@
 """Read small strides as full vectors, out of which lanes are shuffled.
 
-Columns of rows of 3 are 3 elements apart.  Loads of a nest with the same stride and less than a
-stride apart form one group (a "comb"): its vectors are read once for all of them, and if the group
-leaves no gap they are plain loads, which the hardware prefetcher follows.
+Columns of rows of 3 are 3 elements apart.  The vectors of a group of loads
+(`smelt.loop.passes.group_loads`) are read once for all of them, and if the group leaves no gap they
+are plain loads, which the hardware prefetcher follows.
 
     x[3*n], x[3*n + 1], x[3*n + 2]    are three vectors, of which each takes every third element
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
@@ -18,65 +18,14 @@ from smelt.codegen.llvm.access.memory import (
     opaque_mask,
     prefetch,
 )
-from smelt.codegen.llvm.access.prefetch import CACHE_LINE, PREFETCH_BYTES
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.indexing import I64
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import lane_numbers
-from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access, Item, Load
-from smelt.codegen.llvm.nests.environment import Environment, InterleavedLoads, LoadGroup
-from smelt.loop.passes.group_loads import MAX_STEP, groups_of, is_dense
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, constant_term, sub
 
 Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)
-
-
-def nest_load_groups(env: Environment, items: Iterable[Item]) -> InterleavedLoads:
-    """Return the groups of interleaved loads among items of the current nest."""
-    return group_loads(items, lambda a: env.step(a, env.nest.vector or ""))
-
-
-def group_loads(
-    items: Iterable[Item], step_of: Callable[[Access], Index | None]
-) -> InterleavedLoads:
-    """Group the loads with positive strides."""
-    members_of: dict[tuple[str, int, Index], dict[int, Access]] = {}
-    for item in items:
-        if not isinstance(item, Load) or item.access.limits:
-            continue
-        access = item.access
-        step = step_of(access)
-        if isinstance(step, int) and 1 < step <= MAX_STEP:
-            at = constant_term(access.offset)
-            base = sub(access.offset, at)
-            members_of.setdefault((access.buffer, step, base), {})[at] = access
-    return {
-        members[at]: (LoadGroup(members[group[0]], step, group), at)
-        for (_, step, _), members in members_of.items()
-        for group in groups_of(members, step)
-        if is_dense(step, len(group))
-        for at in group
-    }
-
-
-def read_group(
-    env: Environment, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
-) -> Value | None:
-    """Read the elements of a load that belongs to a group; None for others."""
-    group = env.load_groups.get(access)
-    if group is None or scope.lanes is None:
-        return None
-    comb, tooth = group
-    assert comb.first in env.accesses, "the offset of another place would be read"
-    base = env.frame.buffers[access.buffer]
-    address = element_address(env.b, base, scope.offset(comb.first), dtype)
-    teeth = tuple(at - comb.offsets[0] for at in comb.offsets)
-    tooth -= comb.offsets[0]
-    mask = scope.lanes.mask
-    raw = _select_offset(m, address, comb.step, teeth, tooth, dtype, mask, PREFETCH_BYTES)
-    return m.load_convert(raw, dtype)
 
 
 def load_strided(

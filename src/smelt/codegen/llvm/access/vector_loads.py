@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.interleaved_loads import load_strided, read_group
+from smelt.codegen.llvm.access.interleaved_loads import load_strided
 from smelt.codegen.llvm.access.memory import (
     element_address,
     gather,
@@ -56,9 +56,6 @@ def read_lanes(
         address = element_address(b, base, scope.offset(access), dtype)
         value = load_scalar(LLVMMachine(b, None, m.target), address, dtype, None)
         return splat(b, value, lanes.count)
-    grouped = read_group(env, access, scope, m, dtype)
-    if grouped is not None:
-        return grouped
     if isinstance(step, int) and 0 < abs(step) <= FARTHEST_STEP:
         address = element_address(b, base, scope.offset(access), dtype)
         return load_strided(m, address, step, dtype, mask, PREFETCH_BYTES)

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from smelt.codegen.llvm.access.interleaved_loads import group_loads
 from smelt.codegen.llvm.access.permute_gather import can_permute
 from smelt.codegen.llvm.access.vector_axis import lanes_of
 from smelt.codegen.llvm.loopir.collapse_axes import substitute_axes
 from smelt.codegen.llvm.loopir.items import Apply, Cast, Const, IndexValue, Load, Phase, Scan
 from smelt.codegen.llvm.loopir.periodic_index import MAX_PERIOD, find_period
 from smelt.codegen.llvm.loopir.rewrite import rebuild
-from smelt.loop.passes.group_loads import FARTHEST_STEP
+from smelt.loop.passes.group_loads import FARTHEST_STEP, dense_groups
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of, axis, floordiv, mod, mul, substitute
@@ -46,8 +45,11 @@ def collapse_short_rows(phase: Phase, target: Target) -> Phase | None:
     if not isinstance(inner, int) or inner >= lanes:
         return None
     values = _quotients(phase, run)
-    combs = group_loads(phase.items, lambda a: coefficient(substitute(a.offset, values), run[-1]))
-    interleaved_offsets = {a.offset for a in combs}
+    accesses = [i.access for i in phase.items if isinstance(i, Load) and not i.access.limits]
+    groups = dense_groups(
+        (a.buffer, a.offset, coefficient(substitute(a.offset, values), run[-1])) for a in accesses
+    )
+    interleaved_offsets = {offset for _, offset in groups}
     if not all(
         e in interleaved_offsets or _is_readable((e, is_place), values, run[-1], lanes)
         for e, is_place in _indices(phase)

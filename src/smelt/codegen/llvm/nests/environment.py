@@ -62,22 +62,6 @@ class CachedGather:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadGroup:
-    """A group of loads with a common stride and constant offsets within one stride.
-
-    The offsets are distances from the `first` load.
-    """
-
-    first: Access
-    step: int
-    offsets: tuple[int, ...]
-
-
-InterleavedLoads = Mapping[Access, tuple[LoadGroup, int]]
-"""The group of each load that belongs to one, and its distance from the first."""
-
-
-@dataclass(frozen=True, slots=True)
 class RowShare:
     """A nest's share of an array's next row: its begin and size as fractions of the row."""
 
@@ -244,7 +228,6 @@ class Settings(TypedDict, total=False):
     items: Sequence[Item]
     known_conditions: dict[Item, bool]
     live_items: frozenset[Item]
-    load_groups: InterleavedLoads
     nontemporal: int
     prefetch_enabled: bool
     prefetches_stores: bool
@@ -272,7 +255,6 @@ class Environment(ABC):
         self.accesses: Sequence[Access] = []
         self.groups: Mapping[Access, Sequence[Index]] = {}
         """The terms of each access' offset, by the loops that must be open."""
-        self.load_groups: InterleavedLoads = {}
         self.saves: Sequence[Item] = []
         self.nontemporal, self.prefetches_stores, self.prefetch_enabled = 0, False, True
         self.proven_limits: frozenset[Limit] = frozenset()
