@@ -101,8 +101,8 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "no vectors"
     if nest.stages and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
         return "stages of two versions"
-    if nest.transposed or nest.store_range:
-        return "tiles, or ranges"
+    if nest.transposed:
+        return "tiles"
     if nest.reductions:
         return _why_not_reductions(s, nest, storage or lay_out(s))
     return _why_not_lanes(nest)
