@@ -14,8 +14,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from smelt.codegen.llvm.access.interleaved_loads import group_loads
-from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
 from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
@@ -27,10 +25,10 @@ from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
-from smelt.codegen.llvm.loops.partition_selects import is_split
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.lower_nest import identifier
+from smelt.codegen.llvm.nests.environment import PACKED, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.scratch.workspace import lay_out
@@ -40,7 +38,9 @@ from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.align_stores import PIECE, align_stores, cut_tail, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
+from smelt.loop.passes.group_loads import group_loads
 from smelt.loop.passes.hoist_offsets import hoist_offsets
+from smelt.loop.passes.interleave_stores import interleave_stores
 from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
     prefetch_block,
@@ -52,6 +52,7 @@ from smelt.loop.passes.prefetch import (
 )
 from smelt.loop.passes.remainder import split_groups
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
+from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import jam
 from smelt.loop.passes.vectorize import vectorize
@@ -92,7 +93,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     """
     if nest.has_states:
         return ""
-    if nest.product is not None or nest.packed:
+    if nest.product is not None:
         return "no map"
     if any(isinstance(i, _OTHERS) for i in nest.items):
         return "no map"
@@ -109,7 +110,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return reason
     if nest.reductions:
         return _why_not_reductions(s, nest, storage)
-    return _why_not_lanes(nest) or _why_not_stores(nest)
+    return _why_not_lanes(nest)
 
 
 _OTHERS = (ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
@@ -123,18 +124,12 @@ def _why_not_lanes(nest: Nest) -> str:
         return "positions along the vectors that are computed"
     indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
     indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
-    if any(coefficient(e, nest.vector or "") is None for e in indices):
+    offsets = [a.offset for a in accesses_of(moving)]
+    offsets += [x.access.offset for x in nest.stores]
+    if any(coefficient(e, nest.vector or "") is None for e in (*indices, *offsets)):
         return "quotients of positions along the vectors"
     if any(a.kind == "value" for e in indices for a in atoms(e)):
         return "bounds of positions that are computed"
-    groups = group_loads(moving, lambda a: _step(a, nest.vector))
-    steps = [_step(a, nest.vector) for a in accesses_of(moving)]
-    near = all(isinstance(step, int) and abs(step) <= FARTHEST_STEP for step in steps)
-    # Without tests nothing is left out of a loop, and small tables are looked up in registers.
-    tested = is_split(nest) or any(a.limits for a in accesses_of(moving))
-    near |= tested and None not in steps
-    if not near or any(len(group.offsets) > 1 for group, _ in groups.values()):
-        return "lanes that are apart"
     return ""
 
 
@@ -174,13 +169,6 @@ def _why_not_scans(nest: Nest, storage: Storage) -> str:
     return ""
 
 
-def _why_not_stores(nest: Nest) -> str:
-    """Return which of the stores of a nest are not those of full vectors."""
-    if any(_step(x.access, nest.vector) != 1 or x.where is not None for x in nest.stores):
-        return "stores that are apart, or under a condition" if nest.order else ""
-    return ""
-
-
 def _step(access: Access, vector: str | None) -> Index | None:
     return coefficient(access.offset, vector or "")
 
@@ -206,6 +194,9 @@ def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) 
 
 
 def _fills_lines(s: Schedule, nest: Nest) -> bool:
+    """Return whether a nest stores nothing but full cache lines."""
+    if any(x.where is not None or _step(x.access, nest.vector) != 1 for x in nest.stores):
+        return False
     sizes = (s.phase.dtypes[x.access.buffer].itemsize for x in nest.stores)
     return all(s.lanes * nest.unroll * size % CACHE_LINE == 0 for size in sizes)
 
@@ -228,6 +219,7 @@ def in_vectors(
     storage: Storage,
     vector_bytes: int,
     streaming: bool,
+    packed: PackedArray | None = None,
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
@@ -246,11 +238,13 @@ def in_vectors(
     inner = [t for t in _loops(func) if t not in func.body]
     by_rows = row is not None and nest.vector in s.block
     by_rows &= row is not None and (row.kind == "each" or bool(nest.reductions))
+    by_rows &= packed is None or not packed.prefetch_rows
     before = {t.var for t in _loops(func)} - {var}
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     streaming &= _fills_lines(s, nest)
     parts: dict[str, int | None] = {t.var: None for t in _loops(func) if t.var == var}
-    if not (nest.reductions or nest.state_updates or cuts or is_short or _scans(nest)):
+    keeps_start = nest.reductions or nest.state_updates or (packed and packed.width)
+    if not (keeps_start or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
     for name, most in parts.items():
         if most is not None and most <= s.lanes:
@@ -279,6 +273,10 @@ def in_vectors(
         some = {row.var: few} | ({jammed: max(PREFETCH_ROWS, together)} if jammed else {})
         for name, rows in some.items():
             func = prefetch_rows(func, name, rows, _length(s, nest))
+    if packed is not None and packed.stores_whole:
+        func = store_whole(func, PACKED)
+    if packed is not None and packed.prefetch_rows and row is not None:
+        func = prefetch_rows(func, row.var, packed.prefetch_rows, level=packed.level)
     if blocks:
         func = prefetch_block(func, blocks)
     if cuts and not is_short and not shares:
@@ -300,10 +298,11 @@ def in_vectors(
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
     if jammed:
-        func = jam(hoist_offsets(func), jammed, together, pairs)
+        func = hoist_offsets(interleave_stores(group_loads(func)))
+        func = jam(func, jammed, together, pairs)
     if is_polled(s, nest):
         func = _with_polls(func, inner, wide)
-    return func if jammed else hoist_offsets(func)
+    return func if jammed else hoist_offsets(interleave_stores(group_loads(func)))
 
 
 JAM_ROWS = 8

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from fractions import Fraction
 from math import gcd
-from typing import Protocol, TypedDict, Unpack
+from typing import Final, Literal, Protocol, TypedDict, Unpack
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.counting import emit_loop
@@ -45,6 +45,8 @@ from smelt.types.expr import Atom, Index, atoms
 
 Value = ir.Value
 AxisRanges = Mapping[str, tuple[Value, Value]]
+PACKED: Final = "packed.operand"
+"""The array that a nest packs, in its loops."""
 
 
 # ---- records -------------------------------------------------------------------------------------
@@ -160,6 +162,29 @@ class Frame:
         return IndexEmitter(self.b, lambda atom: self.sizes[atom.name], self.entry.found).emit(e)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedArray:
+    """The array that a nest packs an operand into, as loops write it.
+
+    Positions count from `starts`, each axis in elements of `steps`. Those along vectors are in
+    panels of `width` columns, if that is not 0, and count from where the nest begins.
+    """
+
+    address: Value
+    dtype: DType
+    starts: Mapping[str, Value]
+    steps: Mapping[str, Value]
+    width: int = 0
+    panel: Value | None = None
+    """Elements between panels."""
+    stores_whole: bool = False
+    """Whether masked vectors are stored whole: nothing reads what is past their end."""
+    prefetch_rows: int = 0
+    """Rows between what is read and what is prefetched, if any."""
+    level: Literal[1, 2] = 2
+    """The cache that it is prefetched into."""
+
+
 # ---- protocols -----------------------------------------------------------------------------------
 
 
@@ -171,6 +196,10 @@ class VectorPacker(Protocol):
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand."""
+        ...
+
+    def packed_array(self, nest: Nest) -> PackedArray | None:
+        """Return where loops pack an operand; None if only `put` knows."""
         ...
 
 
