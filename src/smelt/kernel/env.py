@@ -19,31 +19,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 
 from smelt.errors import VerifyError
+from smelt.kernel import ir
 from smelt.kernel.axes import Axes, value_axes
-from smelt.kernel.ir import (
-    Apply,
-    Cast,
-    Const,
-    Dot,
-    Extreme,
-    If,
-    IndexValue,
-    Kernel,
-    Let,
-    Load,
-    Param,
-    Partial,
-    Position,
-    Reduce,
-    Ref,
-    Rename,
-    Scan,
-    State,
-    Statement,
-    Stream,
-    Update,
-    Value,
-)
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
@@ -69,17 +46,17 @@ class Env:
     body.
     """
 
-    params: Mapping[str, Param]
+    params: Mapping[str, ir.Param]
     names: dict[str, Bound] = field(default_factory=dict)
     new: dict[str, Bound] = field(default_factory=dict)
 
     @staticmethod
-    def of(kernel: Kernel) -> Env:
+    def of(kernel: ir.Kernel) -> Env:
         """Return the scope at the start of a kernel's body."""
         return Env({p.name: p for p in (*kernel.outputs, *kernel.inputs)})
 
     @staticmethod
-    def after(kernel: Kernel) -> Env:
+    def after(kernel: ir.Kernel) -> Env:
         """Return one scope with every name of a kernel, those inside streams included.
 
         If several scopes bind a name, the last binding wins.
@@ -92,35 +69,35 @@ class Env:
         """Return a nested scope whose bindings are not visible outside."""
         return Env(self.params, dict(self.names), dict(self.new))
 
-    def bind(self, statement: Statement) -> None:
+    def bind(self, statement: ir.Statement) -> None:
         """Bind what a statement defines; of a stream, its states only.
 
         Raises VerifyError for unknown names, DTypeError for operators on wrong types.
         """
         match statement:
-            case Let(name=name, value=value):
+            case ir.Let(name=name, value=value):
                 self.names[name] = Bound(dtype_of(value, self), axes_of(value, self))
-            case Position(name=name, value=value, extent=extent):
+            case ir.Position(name=name, value=value, extent=extent):
                 axes = axes_of(value, self)
                 self.names[name] = Bound(i64, axes, extent)
-            case Update(state=name, value=value):
+            case ir.Update(state=name, value=value):
                 old = self.names.get(name)
                 self.new[name] = old or Bound(dtype_of(value, self), axes_of(value, self))
-            case Stream(states=states):
+            case ir.Stream(states=states):
                 for s in states:
                     self.names[s.name] = self._state(s)
             case _:
                 pass
 
-    def _state(self, s: State) -> Bound:
+    def _state(self, s: ir.State) -> Bound:
         dtype = s.dtype.compute if s.dtype else dtype_of(s.init, self)
         return Bound(dtype, frozenset(s.axes))
 
-    def bind_all(self, body: Iterable[Statement]) -> None:
+    def bind_all(self, body: Iterable[ir.Statement]) -> None:
         """Bind the statements of a body in order, descending into streams."""
         for s in body:
             self.bind(s)
-            if isinstance(s, Stream):
+            if isinstance(s, ir.Stream):
                 self.bind_all(s.body)
 
     def lookup(self, name: str, *, new: bool = False) -> Bound:
@@ -134,7 +111,7 @@ class Env:
             raise VerifyError(f"{shown} is read where it has no value yet")
         return bound
 
-    def param(self, name: str) -> Param:
+    def param(self, name: str) -> ir.Param:
         """Return the parameter of that name.
 
         Raises VerifyError if there is none.
@@ -145,45 +122,50 @@ class Env:
         return param
 
 
-def dtype_of(value: Value, env: Env | Kernel) -> DType:
+def dtype_of(value: ir.Value, env: Env | ir.Kernel) -> DType:
     """Return the element type of a value in registers, where half types are float32.
 
     A kernel passed as `env` stands for `Env.after(kernel)`. Raises VerifyError for unknown names
     and DTypeError for operators on wrong types.
     """
-    scope = Env.after(env) if isinstance(env, Kernel) else env
+    scope = Env.after(env) if isinstance(env, ir.Kernel) else env
     return _dtype(value, scope)
 
 
-def _dtype(value: Value, env: Env) -> DType:
+def _dtype(value: ir.Value, env: Env) -> DType:
     match value:
-        case Const(dtype=dtype) | IndexValue(dtype=dtype):
+        case ir.Const(dtype=dtype) | ir.IndexValue(dtype=dtype):
             return dtype.compute
-        case Load(param=param):
+        case ir.Load(param=param):
             return env.param(param).dtype.compute
-        case Apply(op=op, args=args):
+        case ir.Apply(op=op, args=args):
             row = SCALARS.get(op)
             if row is None:
                 raise VerifyError(f"{op} is not a scalar operator")
             return row.result(*(_dtype(a, env) for a in args))
-        case Cast(dtype=dtype) | Reduce(dtype=dtype) | Scan(dtype=dtype) | Dot(dtype=dtype):
+        case (
+            ir.Cast(dtype=dtype)
+            | ir.Reduce(dtype=dtype)
+            | ir.Scan(dtype=dtype)
+            | ir.Dot(dtype=dtype)
+        ):
             return dtype.compute
-        case Ref(name=name, next=new):
+        case ir.Ref(name=name, next=new):
             return env.lookup(name, new=new).dtype
-        case If(value=chosen):
+        case ir.If(value=chosen):
             return _dtype(chosen, env)
-        case Partial():
+        case ir.Partial():
             return bool_
-        case Extreme(arg=arg) | Rename(arg=arg):
+        case ir.Extreme(arg=arg) | ir.Rename(arg=arg):
             return _dtype(arg, env)
 
 
-def axes_of(value: Value, env: Env | Kernel) -> Axes:
+def axes_of(value: ir.Value, env: Env | ir.Kernel) -> Axes:
     """Return the axes that a value varies along: its operands' axes minus reduced ones.
 
     A state has the axes it declares; fixed axes of the grid are not listed.
     """
-    scope = Env.after(env) if isinstance(env, Kernel) else env
+    scope = Env.after(env) if isinstance(env, ir.Kernel) else env
     return value_axes(value, lambda name, new: scope.lookup(name, new=new).axes)
 
 
