@@ -142,6 +142,10 @@ class _State:
             value = _combine(carry.combine, value[:half], value[half:])
         if carry.mode != "own":
             value = value.astype(np.float64)
+        if carry.position and value.size > self.value.size == 1:
+            for x, at in zip(value, position, strict=True):
+                self.fold(np.array([x]), np.array([at]))
+            return
         part = slice(0, value.size)
         old = self.value[part]
         if carry.position:

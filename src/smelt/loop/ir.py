@@ -207,7 +207,8 @@ class For:
 class Fold:
     """Fold: carry = combine(carry, value), of a loop around it.
 
-    Fewer lanes fold into the first ones. `position` belongs to `argmax` and `argmin`.
+    Fewer lanes fold into the first ones. `position` belongs to `argmax` and `argmin`, whose carries
+    of one lane take each lane of a vector.
     """
 
     name: str

@@ -9,7 +9,7 @@ from smelt.loop import ir
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import f64
 
-__all__ = ["Pair", "better", "exact", "join_sums", "two_sum"]
+__all__ = ["Pair", "better", "exact", "join_sums", "no_gain", "two_sum"]
 
 Pair: TypeAlias = tuple[ir.Value, ir.Value]
 """A sum and its rounding error, or a value and its position."""
@@ -45,6 +45,15 @@ def exact(total: ir.Value, error: ir.Value) -> ir.Value:
     return ir.Apply("select", (is_nan, total, ir.Apply("add", (total, error))))
 
 
+def no_gain(combine: str, value: ir.Value, old: ir.Value) -> ir.Value:
+    """Return whether a value is worse than another one, or equal.
+
+    What is neither is better, or NaN: one comparison of a processor.
+    """
+    op = COMBINES[combine].scalar
+    return ir.Apply("or", (ir.Apply(op, (old, value)), ir.Apply("eq", (value, old))))
+
+
 def better(combine: str, new: Pair, old: Pair, *, in_order: bool = False) -> Pair:
     """Return the better value and its position: NaN wins, then the first of equals.
 
@@ -55,10 +64,8 @@ def better(combine: str, new: Pair, old: Pair, *, in_order: bool = False) -> Pai
     def both(op: str, a: ir.Value, b: ir.Value) -> ir.Value:
         return ir.Apply(op, (a, b))
 
-    # What is neither worse nor equal is better, or NaN: one comparison of a processor.
-    op = COMBINES[combine].scalar
-    no_gain = both("or", both(op, old_value, value), both("eq", value, old_value))
-    takes = both("and", ir.Apply("not", (no_gain,)), both("eq", old_value, old_value))
+    gains = ir.Apply("not", (no_gain(combine, value, old_value),))
+    takes = both("and", gains, both("eq", old_value, old_value))
     if not in_order:
         nan, old_nan = both("ne", value, value), both("ne", old_value, old_value)
         ties = both("or", both("eq", value, old_value), both("and", nan, old_nan))

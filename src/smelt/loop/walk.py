@@ -107,9 +107,10 @@ def statements(body: Iterable[ir.Statement]) -> Iterator[ir.Statement]:
     """Yield statements and those inside them, in order."""
     for s in body:
         yield s
-        if isinstance(s, ir.For):
+        kind = type(s)
+        if kind is ir.For:
             yield from statements(s.body)
-        elif isinstance(s, ir.If):
+        elif kind is ir.If:
             yield from statements(s.then)
             yield from statements(s.other)
 
@@ -215,11 +216,11 @@ class Rewriter:
             return e
         new = self.known.get(e)
         if new is None:
-            leaf = self.leaf
-            if all(leaf(a) is None for a in expr.atoms(e) if a.name):
-                new = e
-            else:
-                new = expr.map_variables(e, lambda a: _changed(a, leaf(a)))
+            swap: dict[str, Index] = {}
+            for a in expr.atoms(e):
+                if a.name and (x := self.leaf(a)) is not None:
+                    swap[a.name] = x
+            new = expr.replace(e, swap) if swap else e
             self.known[e] = new
         return new
 
@@ -286,37 +287,49 @@ class Rewriter:
 
     def rebuild(self, s: ir.Statement) -> ir.Statement:
         """Rebuild the parts of a statement."""
-        new = self._parts(s)
-        return s if all(getattr(new, f) is getattr(s, f) for f in s.__slots__) else new
-
-    def _parts(self, s: ir.Statement) -> ir.Statement:
         match s:
-            case ir.Let(name, value):
-                return ir.Let(self._name(name), self.value(value))
-            case ir.Fold(name, value, position):
+            case ir.Let(old, v):
+                name, value = self._name(old), self.value(v)
+                return s if value is v and name is old else ir.Let(name, value)
+            case ir.Fold(old, v, position):
                 at = None if position is None else self.value(position)
-                return ir.Fold(self._name(name), self.value(value), at)
-            case ir.Next(name, value):
-                return ir.Next(self._name(name), self.value(value))
-            case ir.Store(place, value, join, nontemporal):
-                return ir.Store(self.place(place), self.value(value), join, nontemporal)
+                name, value = self._name(old), self.value(v)
+                same = value is v and at is position and name is old
+                return s if same else ir.Fold(name, value, at)
+            case ir.Next(old, v):
+                name, value = self._name(old), self.value(v)
+                return s if value is v and name is old else ir.Next(name, value)
+            case ir.Store(p, v, join, nontemporal):
+                place, value = self.place(p), self.value(v)
+                same = place is p and value is v
+                return s if same else ir.Store(place, value, join, nontemporal)
             case ir.For():
-                carry = tuple([self.carry(c) for c in s.carry]) if s.carry else ()
-                low, high, step = self.index(s.low), self.index(s.high), self.index(s.step)
-                body = self.body(s.body)
-                return ir.For(s.kind, self._name(s.var), low, high, body, step, carry)
-            case ir.If(cond, then, other, results):
+                return self._loop(s)
+            case ir.Prefetch(p, level, write):
+                place = self.place(p)
+                return s if place is p else ir.Prefetch(place, level, write)
+            case ir.Alloc(old, dtype, n, space, pad):
+                name, elements = self._name(old), self.index(n)
+                same = name is old and elements is n
+                return s if same else ir.Alloc(name, dtype, elements, space, pad)
+            case ir.If(v, then, other, results):
                 names = tuple([self._name(r) for r in results])
-                return ir.If(self.value(cond), self.body(then), self.body(other), names)
-            case ir.Alloc(name, dtype, elements, space, pad):
-                return ir.Alloc(self._name(name), dtype, self.index(elements), space, pad)
-            case ir.Prefetch(place, level, write):
-                return ir.Prefetch(self.place(place), level, write)
+                cond, first, second = self.value(v), self.body(then), self.body(other)
+                same = cond is v and first is then and second is other and names == results
+                return s if same else ir.If(cond, first, second, names)
             case ir.Poll():
                 return s
             case ir.Call(func, windows, numbers):
                 starts = tuple([self.place(w) for w in windows])
                 return ir.Call(func, starts, tuple([self.index(n) for n in numbers]))
+
+    def _loop(self, s: ir.For) -> ir.For:
+        carry = tuple([self.carry(c) for c in s.carry]) if s.carry else ()
+        low, high, step = self.index(s.low), self.index(s.high), self.index(s.step)
+        body, var = self.body(s.body), self._name(s.var)
+        same = body is s.body and low is s.low and high is s.high and step is s.step
+        same = same and var is s.var and all(map(_is, carry, s.carry))
+        return s if same else ir.For(s.kind, var, low, high, body, step, carry)
 
     def carry(self, c: ir.Carry) -> ir.Carry:
         """Rebuild a carry."""
@@ -328,10 +341,6 @@ class Rewriter:
 
     def _name(self, name: str) -> str:
         return self.names.get(name, name)
-
-
-def _changed(a: Atom, new: Index | None) -> Index:
-    return atom_index(a) if new is None else new
 
 
 def _is(a: object, b: object) -> bool:
@@ -378,23 +387,32 @@ def fresh(
 
     The variable of an outermost loop gets the extent that follows from its range.
     """
-    body, swap, kept = tuple(body), dict(variables or {}), set(keep)
+    body = tuple(body)
+    return copier(body, names, variables, keep).body(body)
+
+
+def copier(
+    body: Body,
+    names: Names,
+    variables: Mapping[str, Index] | None = None,
+    keep: Iterable[str] = (),
+    change: Callable[[ir.Value], ir.Value] | None = None,
+) -> Rewriter:
+    """Return what copies statements: `fresh` with a `change` of rebuilt values."""
+    swap, kept = dict(variables or {}), set(keep)
     new = {n: names.new(n) for n in dict.fromkeys(bound(body)) if n not in kept}
     for s in body:
         if isinstance(s, ir.For) and s.var in new:
             swap[s.var] = ir.variable(s, new[s.var])
 
     def leaf(a: Atom) -> Index | None:
-        if a.name in swap:
-            return swap[a.name]
-        name = new.get(a.name)
-        if name is None:
-            return None
-        extent = a.extent if a.extent == expr.UNKNOWN else rewriter.index(a.extent)
-        return atom_index(Atom(a.kind, name, extent))
+        if a.name in new and a.name not in swap:
+            extent = a.extent if a.extent == expr.UNKNOWN else rewriter.index(a.extent)
+            swap[a.name] = atom_index(Atom(a.kind, new[a.name], extent))
+        return swap.get(a.name)
 
-    rewriter = Rewriter(leaf, names=new)
-    return rewriter.body(body)
+    rewriter = Rewriter(leaf, change, new)
+    return rewriter
 
 
 def loop_around(body: Body, var: str) -> ir.For | None:

@@ -530,6 +530,33 @@ def map_variables(e: Index, leaf: Callable[[Atom], Index]) -> Index:
     return total
 
 
+def replace(e: Index, new: Mapping[str, Index]) -> Index:
+    """Replace variables of `e` of any kind by name, and simplify."""
+    if isinstance(e, int):
+        return e
+    parts: list[Index] = []
+    total: dict[Monomial, int] = {}
+    for m, c in e.terms:
+        factors = [_replaced(a, new) if a.args else new.get(a.name) for a in m]
+        if factors.count(None) == len(m):
+            total[m] = total.get(m, 0) + c
+        else:
+            both = zip(m, factors, strict=True)
+            parts.append(reduce(mul, [_atom(a) if x is None else x for a, x in both], c))
+    for part in parts:
+        for m, c in terms_of(part):
+            total[m] = total.get(m, 0) + c
+    return build(total)
+
+
+def _replaced(atom: Atom, new: Mapping[str, Index]) -> Index | None:
+    """Return a quotient, remainder or extreme of replaced variables; None if it has none."""
+    args = [replace(a, new) for a in atom.args]
+    if all(a is b for a, b in zip(args, atom.args, strict=True)):
+        return None
+    return _COMBINE[atom.kind](*args)
+
+
 _COMBINE: dict[str, Callable[[Index, Index], Index]] = {
     "//": floordiv,
     "%": mod,

@@ -156,12 +156,11 @@ func k(x: f32[m*n], z: f32[n], y: out f32[m*n]; m, n)
         prefetch x[j_2 + o_3] level 2
         prefetch x[j_2 + o_3 + 16] level 2
         y[j_2 + o_2 : 32] = max(v_1 + z[j_2 : 32], 0.0)
-      o_4 = n*i
       each j_3 in o_1 .. to1 by 8
         on_2 = prefix(-j_3 + to1, 8)
-        v_2 = x[j_3 + o_4 : 8 | on_2]
-        prefetch x[j_3 + o_4 + 1024]
-        y[j_3 + o_4 : 8 | on_2] = max(v_2 + z[j_3 : 8 | on_2], 0.0)
+        v_2 = x[j_3 + o_2 : 8 | on_2]
+        prefetch x[j_3 + o_2 + 1024]
+        y[j_3 + o_2 : 8 | on_2] = max(v_2 + z[j_3 : 8 | on_2], 0.0)
 """
 
 

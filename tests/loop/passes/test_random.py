@@ -113,7 +113,7 @@ FAULTS = {
         ),
     ),
     "carries begin anew": (
-        jam,
+        remainder,
         "continued",
         lambda right: lambda loop, before, env: loop.carry,
     ),

@@ -19,6 +19,7 @@ from smelt.loop.passes.collapse import collapse
 from smelt.loop.passes.decide import conditions
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.fuse_if import fuse_if
+from smelt.loop.passes.hoist_offsets import hoist_offsets
 from smelt.loop.passes.mask_range import mask_range
 from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
@@ -89,10 +90,6 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     "s is folded by a loop around the vectors": (
         HEAD + "each i in 0 .. n with s = sum 0.0\n    each j in 0 .. n\n      s <- x[j]",
         lambda f: vectorize(f, "j", 4, "scalar"),
-    ),
-    "positions of the best element": (
-        HEAD + "each i in 0 .. n with b @ p = argmax 0.0 from 0\n    b <- x[i] @ i",
-        lambda f: vectorize(f, "i", 4, "mask"),
     ),
     "would be folded out of order": (TWO_FOLDS, lambda f: unroll_and_jam(f, "i", 2)),
     "is folded outside of it too": (
@@ -270,6 +267,21 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         HEAD + "each i in 0 .. n with s = sum:pairs 0.0\n    s <- x[i]\n"
         "  each h in 0 .. n\n    y[h] = f32(s)",
         lambda f: accumulate(vectorize(f, "i", 8, "mask", 2)),
+    ),
+    "vectorize, the best position": (
+        HEAD + "each i in 0 .. n with b @ p = argmin inf from 0\n    b <- x[i] @ i\n"
+        "  each h in 0 .. n\n    y[h] = b + f32(p)",
+        lambda f: vectorize(f, "i", 4, "mask"),
+    ),
+    "vectorize, the best position of rows": (
+        HEAD + "each k in 0 .. n with b @ p = argmax -inf from 0\n    each i in 0 .. n\n"
+        "      b <- x[i] * x[k] @ k*n + i\n  each h in 0 .. n\n    y[h] = b + f32(p)",
+        lambda f: accumulate(vectorize(f, "i", 4, "mask", 2)),
+    ),
+    "jam vectors of rows": (
+        HEAD + "each h in 0 .. n\n    y[h] = 1.0\n"
+        "  for i in 0 .. n\n    each j in 0 .. n\n      y[j] add = x[i] * x[j]",
+        lambda f: unroll_and_jam(hoist_offsets(vectorize(f, "j", 4, "mask")), "i", 2),
     ),
     "vectorize, masked": (
         ROW + "y[i] = x[i]",

@@ -11,7 +11,6 @@ from smelt.codegen.llvm.instructions.indexing import splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
-    ArgAccumulator,
     add_halves,
     first_lanes,
     reduce_lanes,
@@ -25,7 +24,6 @@ from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, argreduce_with_va
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.scratch.scratch import load_kept, store_kept
-from smelt.types.affine import coefficient
 
 Value = ir.Value
 
@@ -37,9 +35,6 @@ class ReductionEmitter:
         self.env = env
         self.b = env.b
         self.registers: dict[Item, dict[int, list[Value]]] = {}
-        self.thresholds: dict[Item, Value] = {}
-        """Of an argmax or argmin: the address of the threshold that elements must pass to be
-        considered."""
         self.fresh: set[Item] = set()
         """Reductions without loops of which no element has been reduced yet."""
         """The batch of rows whose reductions end together with the current one, if any."""
@@ -95,33 +90,12 @@ class ReductionEmitter:
     def _widths(self, reduction: Reduction) -> list[int]:
         """Return the numbers of lanes for which a reduction has accumulators."""
         nest = self.env.nest
-        if (
-            nest.vector is None
-            or nest.vector not in reduction.over
-            or self.has_threshold(reduction)
-        ):
+        if nest.vector is None or nest.vector not in reduction.over:
             return [1]
         if is_fully_unrolled(self.env.s, nest):
             return [self.env.s.lanes]
         lanes = {self.tail_lanes(), self.env.s.lanes * nest.unroll}
         return sorted({self._state_lanes(reduction, n) for n in lanes})
-
-    def has_threshold(self, reduction: Reduction) -> bool:
-        """Return whether few vectors of an argmax or argmin need more than a comparison.
-
-        They are contiguous along the positions, and many follow one another.
-        """
-        nest = self.env.nest
-        acc = self.env.storage.accumulator_of(reduction)
-        if (
-            not isinstance(acc, ArgAccumulator)
-            or not acc.in_order
-            or nest.vector not in reduction.over
-        ):
-            return False
-        if is_fully_unrolled(self.env.s, nest):
-            return False
-        return nest.vector is not None and coefficient(reduction.positions, nest.vector) == 1
 
     def _state_lanes(self, reduction: Reduction, lanes: int) -> int:
         """Return the lanes of a state for elements in `lanes` lanes.
@@ -138,18 +112,11 @@ class ReductionEmitter:
         """Allocate and initialise the accumulators of a reduction in registers."""
         if argreduce_with_value(self.env.nest, reduction) is not None:
             return
-        acc, scalar = (
-            self.env.storage.accumulator_of(reduction),
-            LLVMMachine(self.b, None, self.env.frame.target),
-        )
+        acc = self.env.storage.accumulator_of(reduction)
         self.registers[reduction] = {}
         inner = self._opens_at(reduction) == len(self.env.nest.order) - 1
         if inner and is_fully_unrolled(self.env.s, self.env.nest):
             self.fresh.add(reduction)
-        elif isinstance(acc, ArgAccumulator) and self.has_threshold(reduction):
-            with self.b.goto_entry_block():
-                self.thresholds[reduction] = self.b.alloca(scalar.register_type(acc.source))
-            self.b.store(acc.start(scalar)[0], self.thresholds[reduction])
         for lanes in self._widths(reduction):
             m = LLVMMachine(self.b, lanes if lanes > 1 else None, self.env.frame.target)
             addresses: list[Value] = []
@@ -230,9 +197,6 @@ class ReductionEmitter:
         if vector and scope.lanes is not None:
             vector = scope.lanes.axis in reduction.over
         m = env.machine(scope, vector)
-        if reduction in self.thresholds:
-            self._step_with_threshold(reduction, scope)
-            return
         element, position = self._element(reduction, scope, m)
         mask = scope.lanes.mask if scope.lanes is not None and vector else None
         addresses, lanes = self.registers[reduction], self._state_lanes(reduction, m.lanes or 1)
@@ -266,25 +230,6 @@ class ReductionEmitter:
         for address, value in zip(addresses[state_lanes], new, strict=True):
             self.b.store(value, address)
 
-    def _step_with_threshold(self, reduction: Reduction, scope: Scope) -> None:
-        """Accumulate one more vector, of which few elements pass the threshold."""
-        b, acc = self.b, self.env.storage.accumulator_of(reduction)
-        assert isinstance(acc, ArgAccumulator)
-        assert scope.lanes is not None
-        m, scalar = self.env.machine(scope, True), self.env.machine(scope, False)
-        element, mask = self.env.get(reduction.args[0], scope, True), scope.lanes.mask
-        addresses = [*self.registers[reduction][1], self.thresholds[reduction]]
-        kinds = [scalar.register_type(d) for d in (*acc.parts, acc.source)]
-        *state, bar = (b.load(p, typ=kind) for p, kind in zip(addresses, kinds, strict=True))
-        bars = splat_to(b, bar, m.lanes)
-        if mask is not None:
-            element = m.select(mask, element, bars)
-        with b.if_then(m.any(acc.may_win(m, element, bars)), likely=False):
-            position = self.env.index(reduction.positions, scope)
-            state, bar = acc.take_vector(m, element, position, state)
-            for address, value in zip(addresses, [*state, bar], strict=True):
-                b.store(value, address)
-
     def _element(
         self, reduction: Reduction, scope: Scope, m: LLVMMachine
     ) -> tuple[Value, Value | None]:
@@ -309,8 +254,3 @@ class ReductionEmitter:
 def power_of_two(n: int) -> bool:
     """Return whether n is 1, 2, 4, ..."""
     return n & (n - 1) == 0
-
-
-def splat_to(b: ir.IRBuilder, value: Value, lanes: int | None) -> Value:
-    """Broadcast a scalar to `lanes` lanes, if there are lanes."""
-    return value if lanes is None else splat(b, value, lanes)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from smelt.codegen.llvm.instructions.reductions import (
     ArgAccumulator,
@@ -32,7 +33,7 @@ from smelt.codegen.llvm.loopir.items import (
     Item,
     StreamState,
 )
-from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
+from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, argreduce_with_value
 from smelt.codegen.llvm.loops.versioning import is_select
 from smelt.codegen.llvm.nests.nest import Limit, Nest, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
@@ -240,6 +241,10 @@ class _Loops:
         self.reductions, self.scalars = nest.reductions, nest.scalars
         self.saves, self.stores, self.updates = nest.saves, nest.stores, nest.state_updates
         self.in_arrays = [r for r in nest.reductions if not nest.in_registers(r)]
+        places = ((r, argreduce_with_value(nest, r)) for r in nest.reductions)
+        self.values_of = {r: best for r, best in places if best is not None}
+        """Extremes that the folds of their positions have."""
+        self.folded = [r for r in nest.reductions if r not in self.values_of]
         vanish = not (self.reductions or self.saves or self.stores or self.updates or self.scalars)
         self.vars = {} if vanish else {a: lowering.axis_name(a) for a in self.order}
         wide = {v: self.s.lanes * nest.unroll for a, v in self.vars.items() if a == nest.vector}
@@ -369,7 +374,7 @@ class _Loops:
         if depth == len(self.order):
             return self._body()
         name = self.order[depth]
-        opened = [r for r in self.reductions if self.depth(r) == depth and r not in self.in_arrays]
+        opened = [r for r in self.folded if self.depth(r) == depth and r not in self.in_arrays]
         carry = tuple(self._carry(r) for r in opened)
         low, high = self.lowering.ranges[name]
         along = [i for i in self.scans if i.over == self.order[depth:]]
@@ -386,6 +391,8 @@ class _Loops:
         body: list[loop.Statement] = [walk]
         for r, c in zip(opened, carry, strict=True):
             body += self._publish(r, c)
+            for other in (x for x, best in self.values_of.items() if best is r):
+                body += self._publish(other, replace(c, position=""))
         return tuple(body)
 
     def _scan_starts(self, scan: ssa.Scan) -> list[loop.Carry]:
@@ -456,7 +463,7 @@ class _Loops:
         """Return the statements at the innermost position."""
         saves = (i for i in self.saves if i not in self.early)
         body: list[loop.Statement] = [loop.Store(self._saved(i), self.value(i)) for i in saves]
-        for r in self.reductions:
+        for r in self.folded:
             if r in self.in_arrays:
                 body += self._combined(r)
                 continue

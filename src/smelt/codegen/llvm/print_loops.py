@@ -35,7 +35,7 @@ from smelt.codegen.llvm.instructions.indexing import (
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.reduce_rows import reduce_rows
-from smelt.codegen.llvm.instructions.reductions import State, reduce_halves, scan_lanes
+from smelt.codegen.llvm.instructions.reductions import State, first_lane, reduce_halves, scan_lanes
 from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.instructions.tables import pick_from
 from smelt.codegen.llvm.loops.poll import leave_if_given_up
@@ -161,8 +161,10 @@ class LoopPrinter:
             dtypes.update({name: values[name].dtype for name in s.results})
             return [values[name].value for name in s.results]
 
-        cond = self.value(s.cond).value
-        merged = self.b.either(cond, lambda: side(s.then), lambda: side(s.other))
+        cond, likely = self.value(s.cond).value, False if isinstance(s.cond, loop.Across) else None
+        kept = all(isinstance(t, loop.Next) for t in s.other)
+        other = side(s.other) if kept else lambda: side(s.other)
+        merged = self.b.either(cond, lambda: side(s.then), other, likely)
         for name, value in zip(s.results, merged, strict=True):
             self.names[name] = Typed(value, dtypes[name])
 
@@ -200,14 +202,16 @@ class LoopPrinter:
 
         The builder returns these vectors where the loop broadcasts them again.
         """
+        scalars = {n for n, x in self.names.items() if x.lanes == 1 and x.dtype != i64}
+        read = sorted(scalars & reads(*body)) if scalars else ()
+        if not read:
+            return
         loads = (v for s in body for x in values(s) for v in loads_of(x))
         written = (p for s in body for p in places(s))
         widths = {p.lanes for p in (*(v.place for v in loads), *written) if p.lanes > 1}
-        for name in sorted(reads(*body)) if widths else ():
-            x = self.names.get(name)
-            if x is not None and x.lanes == 1 and x.dtype != i64:
-                for lanes in widths:
-                    splat(self.b, x.value, lanes)
+        for name in read:
+            for lanes in widths:
+                splat(self.b, self.names[name].value, lanes)
 
     def _store(self, s: loop.Store) -> None:
         """Print a store: of one element, a vector, or lanes that are apart."""
@@ -297,6 +301,12 @@ class LoopPrinter:
             case loop.Splat(arg, lanes):
                 x = self.value(arg)
                 return Typed(splat(self.b, x.value, lanes), x.dtype)
+            case loop.Across("any", (arg,)):
+                x = self.value(arg)
+                return Typed(self.machine(x.lanes).any(x.value), bool_)
+            case loop.Across(_, (mask, loop.Apply("add", (first, loop.Lane(lanes))))):
+                x, at = self.value(mask), self.value(first)  # the first lane of those that are set
+                return Typed(self.b.add(at.value, first_lane(self.machine(lanes), x.value)), i64)
             case loop.Across(combine, args, False) if not COMBINES[combine].positional:
                 return self._across(COMBINES[combine], [self.value(a) for a in args])
             case loop.Across(combine, (arg,), True):

@@ -17,6 +17,7 @@ from fractions import Fraction
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
 from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
+    ArgAccumulator,
     CompensatedSum,
     PlainAccumulator,
 )
@@ -49,10 +50,11 @@ from smelt.loop.passes.prefetch import (
     prefetch_strips,
     prefetch_written,
 )
+from smelt.loop.passes.remainder import split_groups
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.unroll import unroll
-from smelt.loop.passes.unroll_and_jam import unroll_and_jam
+from smelt.loop.passes.unroll_and_jam import jam
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.walk import loop_around, loop_over, replace_loop, statements
 from smelt.ops.scalar import SCALARS
@@ -132,6 +134,12 @@ def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
             if _rows_together(s, nest, storage, item) >= min(s.lanes, MIN_SUM_ROWS):
                 return "rows whose sums and errors end together"
             continue
+        if isinstance(accumulator, ArgAccumulator):
+            if not accumulator.in_order or coefficient(item.positions, nest.vector or "") != 1:
+                return "positions that lanes do not meet in order"
+            if is_fully_unrolled(s, nest):
+                return "positions in rows of a few vectors"
+            continue
         plain = isinstance(accumulator, PlainAccumulator)
         if not plain or (item.args[0].dtype != item.dtype and accumulator.inner != f64):
             return "reductions that carry more than a number"
@@ -206,13 +214,13 @@ def in_vectors(
         s, nest, nest.items
     )
     wide, rest = _widths(s, nest, walk.high if is_short else 0)
+    together = jammed_rows(nest) if row is not None else 0
+    if together:
+        is_short, wide, rest = False, s.lanes, s.lanes
     inner = [t for t in _loops(func) if t not in func.body]
     by_rows = row is not None and nest.vector in s.block
     by_rows &= row is not None and (row.kind == "each" or bool(nest.reductions))
     by_rows &= packed is None or not packed.prefetch_rows
-    if row is not None and (count := jammed_rows(nest)):
-        func = _jammed(func, s, nest, row, count, pairs)
-        row = loop_around(func.body, var)
     before = {t.var for t in _loops(func)} - {var}
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     streaming &= _fills_lines(s, nest)
@@ -238,10 +246,15 @@ def in_vectors(
         func = distribute(func, name, cuts, STRIP_ELEMENTS)
     if row is not None and (count := _batch(s, nest, storage, vector_bytes)):
         func = batch_rows(func, row.var, count, vector_bytes)
+    jammed = ""
+    if row is not None and together:
+        func, jammed = split_groups(func, row.var, together)
     if row is not None and by_rows:
         # A task of a single row prefetches none: others come much later.
-        count = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
-        func = prefetch_rows(func, row.var, count, _length(s, nest))
+        few = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
+        some = {row.var: few} | ({jammed: max(PREFETCH_ROWS, together)} if jammed else {})
+        for name, rows in some.items():
+            func = prefetch_rows(func, name, rows, _length(s, nest))
     if packed is not None and packed.stores_whole:
         func = store_whole(func, PACKED)
     if packed is not None and packed.prefetch_rows and row is not None:
@@ -266,8 +279,12 @@ def in_vectors(
     for name in short:
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
-    func = _with_polls(func, inner, wide) if is_polled(s, nest) else func
-    return hoist_offsets(interleave_stores(group_loads(func)))
+    if jammed:
+        func = hoist_offsets(interleave_stores(group_loads(func)))
+        func = jam(func, jammed, together, pairs)
+    if is_polled(s, nest):
+        func = _with_polls(func, inner, wide)
+    return func if jammed else hoist_offsets(interleave_stores(group_loads(func)))
 
 
 def without_vectors(func: loop.Func, s: Schedule, nest: Nest) -> loop.Func:
@@ -300,19 +317,6 @@ def jammed_rows(nest: Nest) -> int:
     if sum(SCALARS[i.op].cost for i in nest.items if isinstance(i, ssa.Operation)) > MAX_JAM_CYCLES:
         return 0
     return 1 << max(JAM_ROWS // len(nest.reductions), 2).bit_length() - 1
-
-
-def _jammed(
-    func: loop.Func, s: Schedule, nest: Nest, row: loop.For, count: int, pairs: Collection[str]
-) -> loop.Func:
-    """Run some rows at once, in vectors; the remainder stays."""
-    before = {t.var for t in _loops(func)}
-    func = unroll_and_jam(func, row.var, count, pairs)
-    rows, *_, walk = (t.var for t in _loops(func) if t.var not in before)
-    func = vectorize(func, walk, s.lanes, "mask")
-    if nest.vector not in s.block:
-        return func
-    return prefetch_rows(func, rows, max(PREFETCH_ROWS, count), _length(s, nest))
 
 
 def _length(s: Schedule, nest: Nest) -> Index:

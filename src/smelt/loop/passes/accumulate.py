@@ -15,6 +15,38 @@ func f(x: f32[n], y: out f32[1]; n)
 
 The mode of a carry decides: `pairs` adds halves of a vector before they are widened, `two_sum`
 carries the rounding errors (Knuth). Loops around a fold run in order from then on.
+
+Where lanes of vectors are folded into one lane of `argmax` or `argmin`, positions ascend: few
+vectors have an element above the best one so far, and only these look for it.
+
+>>> module = parse('''
+... func f(x: i32[n], y: out i64[1]; n)
+...   each i in 0 .. n // 4 * 4 by 4 with b @ p = argmax i32(0) from 0
+...     b <- x[i : 4] @ i + lane(4)
+...   y[0] = p
+... ''')
+>>> print(text(Module("f", (accumulate(module.funcs[0]),))))
+func f(x: i32[n], y: out i64[1]; n)
+  for i in 0 .. (n//4)*4 by 4 with b = i32(0), p = 0, b_1 = i32(0)
+    t_1 = x[i : 4]
+    if across(any, t_1 > b_1) with b_2, b_3, b_4
+      t_2 = shuffle(permute, t_1; 0, 1)
+      t_3 = shuffle(permute, t_1; 2, 3)
+      t_4 = select(t_3 > t_2, t_3, t_2)
+      t_5 = shuffle(permute, t_4; 0)
+      t_6 = shuffle(permute, t_4; 1)
+      t_7 = select(t_6 > t_5, t_6, t_5)
+      b_2' = t_7
+      b_3' = across(argmax, t_1 == t_7, i + lane(4))
+      b_4' = t_7
+    else
+      b_2' = b
+      b_3' = p
+      b_4' = b_1
+    b' = b_2
+    p' = b_3
+    b_1' = b_4
+  y[0] = p
 """
 
 from __future__ import annotations
@@ -27,7 +59,7 @@ from smelt.loop.env import Type, type_of, types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.remainder import halves
 from smelt.loop.passes.thread_state import Key, ThreadState
-from smelt.loop.steps import Pair, better, exact, join_sums, two_sum
+from smelt.loop.steps import Pair, better, exact, join_sums, no_gain, two_sum
 from smelt.loop.walk import Body, Names, operands, statements, with_func_body
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import f64, i64
@@ -40,6 +72,9 @@ def accumulate(func: ir.Func) -> ir.Func:
 
     Raises LoopPassError for a fold of fewer lanes than its carry has, apart from one.
     """
+    loops = (s for s in statements(func.body) if isinstance(s, ir.For))
+    if not any(c.combine for s in loops for c in s.carry):
+        return func
     return with_func_body(func, _Accumulate(func).body(func.body))
 
 
@@ -49,6 +84,13 @@ class _Accumulate(ThreadState):
         self.env = types_in(func)
         loops = (s for s in statements(func.body) if isinstance(s, ir.For))
         self.carries = {c.name: c for s in loops for c in s.carry if c.combine}
+        folds = (s for s in statements(func.body) if isinstance(s, ir.Fold) and s.position)
+        self.barred = {
+            s.name for s in folds if type_of(s.value, self.env) != self.env.values[s.name]
+        }
+        """Carries whose lane takes those of vectors: they have a bar that few of them pass."""
+        self.bars: dict[ir.Value, ir.Value] = {}
+        """The bars of values that loops carry."""
         self.pairs: dict[str, Pair] = {}
         """Vectors of sums, and of their errors, by the name of both."""
 
@@ -58,7 +100,8 @@ class _Accumulate(ThreadState):
 
     def _keys(self, c: ir.Carry) -> list[Key]:
         pair = c.position != "" or c.mode == "two_sum"
-        return [(c.name, 0), (c.name, 1)] if pair else [(c.name, 0)]
+        bar = [(c.name, 2)] if c.name in self.barred else []
+        return [(c.name, 0), (c.name, 1), *bar] if pair else [(c.name, 0)]
 
     def statement(self, s: ir.Statement) -> Body:
         match s:
@@ -126,6 +169,11 @@ class _Accumulate(ThreadState):
                 self.types[c.name, 1] = Type(i64, lanes)
                 self.state[c.name, 1] = self.value(c.start)
                 named[c.name, 1] = c.position
+                if c.name in self.barred:
+                    self.types[c.name, 2] = Type(dtype, lanes)
+                    self.state[c.name, 2] = self.bars.get(init, init)
+                    named[c.name, 2] = bar = self.new_names.new(c.name)
+                    self.bars[ir.Ref(c.name)] = ir.Ref(bar)
             elif c.mode == "two_sum":
                 total, error = (self.new_names.new(c.name) for _ in range(2))
                 named |= {(c.name, 0): total, (c.name, 1): error}
@@ -143,6 +191,8 @@ class _Accumulate(ThreadState):
     def _fold(self, c: ir.Carry, value: ir.Value, position: ir.Value | None) -> Body:
         lanes = self.env.values[c.name].lanes
         folded, key = type_of(value, self.env), (c.name, 0)
+        if position is not None and folded.lanes > lanes:
+            return self._best(c, self.value(value), folded, self.value(position))
         out: list[ir.Statement] = []
         value = self.value(value)
         while c.mode == "pairs" and folded.lanes > lanes:
@@ -172,3 +222,42 @@ class _Accumulate(ThreadState):
             kept = ir.Apply("select", (ir.Prefix(1, lanes), v, self.state[c.name, k]))
             out += self.assign((c.name, k), kept if partial else v)
         return tuple(out)
+
+    def _best(self, c: ir.Carry, value: ir.Value, kind: Type, positions: ir.Value) -> Body:
+        """Return what a vector changes if some of its lanes pass the bar."""
+        out: list[ir.Statement] = []
+        keys, x = self._keys(c), self._bound(value, out)
+        old, at, bar = (self.state[key] for key in keys)
+        then: list[ir.Statement] = []
+        best, lanes = x, kind.lanes
+        while lanes > 1:
+            lanes //= 2
+            low, high = (
+                self._bound(ir.Shuffle((best,), "permute", tuple(range(k, k + lanes))), then)
+                for k in (0, lanes)
+            )
+            is_high = ir.Apply(COMBINES[c.combine].scalar, (high, low))
+            best = self._bound(ir.Apply("select", (is_high, high, low)), then)
+        is_best, end = ir.Apply("eq", (x, best)), best
+        if kind.dtype.is_float:  # the first NaN stays, and its bar is above all numbers
+            nan = self._bound(ir.Apply("ne", (x, x)), then)
+            has_nan = self._bound(ir.Across("any", (nan,)), then)
+            above = ir.Const(-ir.identity(c.combine, kind.dtype).value, kind.dtype)
+            end = ir.Apply("select", (has_nan, above, best))
+            a_nan = ir.Const(float("nan"), kind.dtype)
+            best = self._bound(ir.Apply("select", (has_nan, a_nan, best)), then)
+            is_best = ir.Apply("or", (ir.Apply("eq", (x, best)), nan))
+        place: ir.Value = ir.Across(c.combine, (is_best, positions))
+        if kind.dtype.is_float:
+            is_final = self._bound(ir.Apply("ne", (old, old)), then)
+            best, place = (ir.Apply("select", (is_final, *x)) for x in ((old, best), (at, place)))
+        new = best, place, end
+        passes = ir.Apply(COMBINES[c.combine].scalar, (x, bar))
+        if kind.dtype.is_float:
+            passes = ir.Apply("not", (no_gain(c.combine, x, bar),))
+        results = [self.new_names.new(c.name) for _ in keys]
+        then += [ir.Next(r, v) for r, v in zip(results, new, strict=True)]
+        other = tuple(ir.Next(r, self.state[key]) for r, key in zip(results, keys, strict=True))
+        for key, name in zip(keys, results, strict=True):
+            self.state[key] = self.read(key, name)
+        return *out, ir.If(ir.Across("any", (passes,)), tuple(then), other, tuple(results))

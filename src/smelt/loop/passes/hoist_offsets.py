@@ -27,13 +27,12 @@ from smelt.loop.walk import (
     Body,
     Names,
     Rewriter,
-    atom_index,
     bound,
     is_short,
     with_body,
     with_func_body,
 )
-from smelt.types.expr import Expr, Index, add, atoms, build, terms_of
+from smelt.types.expr import Atom, Expr, Index, add, atoms, build
 
 __all__ = ["Module", "hoist_offsets"]
 
@@ -50,47 +49,48 @@ class _Hoister:
         self.names = names
 
     def block(self, body: Body) -> Body:
-        """Rewrite the loops of a block."""
+        """Rewrite the loops of a block, which share what is bound before them."""
         out: list[ir.Statement] = []
+        lets: dict[Index, str] = {}
         for s in body:
             if isinstance(s, ir.For):
-                lets, inner = ([], s) if s.kind == "chunk" else self._before(s)
-                out += [*lets, with_body(inner, self.block(inner.body))]
+                before, inner = ([], s) if s.kind == "chunk" else self._before(s, lets)
+                out += [*before, with_body(inner, self.block(inner.body))]
             elif isinstance(s, ir.If):
                 out.append(ir.If(s.cond, self.block(s.then), self.block(s.other), s.results))
             else:
                 out.append(s)
         return tuple(out)
 
-    def _before(self, s: ir.For) -> tuple[list[ir.Statement], ir.For]:
-        """Return what is bound before a loop, and the loop."""
+    def _before(self, s: ir.For, lets: dict[Index, str]) -> tuple[list[ir.Let], ir.For]:
+        """Return what is bound before a loop besides `lets`, and the loop."""
         varying = {s.var, *bound((s,))}
-        lets: dict[Index, str] = {}
+        new: list[ir.Let] = []
 
-        def split(e: Index) -> Index:
-            terms = dict(terms_of(e))
-            fixed = {
-                m: c
-                for m, c in terms.items()
-                if m and not any(x.name in varying for a in m for x in atoms(atom_index(a)))
-            }
-            part = build(fixed)
-            if not isinstance(part, Expr) or is_short(part):
+        def varies(a: Atom) -> bool:
+            if not a.args:
+                return a.name in varying
+            return not varying.isdisjoint([x.name for e in a.args for x in atoms(e)])
+
+        def split(e: Expr) -> Index:
+            fixed = [t for t in e.terms if t[0] and not any(map(varies, t[0]))]
+            part = Expr(tuple(fixed))
+            if not fixed or is_short(part):
                 return e
             if part not in lets:
                 lets[part] = self.names.new("o")
-            rest = build({m: c for m, c in terms.items() if m not in fixed})
-            return add(ir.number(lets[part]), rest)
+                new.append(ir.Let(lets[part], ir.position(part)))
+            rest = tuple([t for t in e.terms if t not in fixed])
+            return add(ir.number(lets[part]), build(dict(rest)))
 
         body = _Split(split).body(s.body)
-        bindings = [ir.Let(name, ir.position(part)) for part, name in lets.items()]
-        return [*bindings], with_body(s, body)
+        return new, with_body(s, body)
 
 
 class _Split(Rewriter):
     """Rebuilds statements with every index expression changed by a function."""
 
-    def __init__(self, split: Callable[[Index], Index]) -> None:
+    def __init__(self, split: Callable[[Expr], Index]) -> None:
         super().__init__()
         self.split = split
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.loop import ir
-from smelt.loop.env import Env, read
-from smelt.loop.walk import Names, fresh
+from smelt.loop.env import Env, read, types_in
+from smelt.loop.walk import Body, Names, fresh, replace_loop
 from smelt.ops.combine import COMBINES
 from smelt.types import expr
 from smelt.types.expr import Index
@@ -22,6 +22,22 @@ def whole_groups(loop: ir.For, count: int) -> Index:
     """Return where the last whole group of `count` iterations of step 1 ends."""
     size = expr.maximum(expr.sub(loop.high, loop.low), 0)
     return expr.add(loop.low, expr.mul(expr.floordiv(size, count), count))
+
+
+def split_groups(func: ir.Func, var: str, count: int) -> tuple[ir.Func, str]:
+    """Cut a loop behind its last whole group of iterations; return the first part's variable."""
+    env, names = types_in(func), Names(func)
+    whole = var
+
+    def change(loop: ir.For) -> Body:
+        nonlocal whole
+        if (mid := whole_groups(loop, count)) == loop.high:
+            return (loop,)
+        first = copy_loop(replace(loop, high=mid), names)
+        whole = first.var
+        return first, replace(loop, low=mid, carry=continued(loop, first, env))
+
+    return replace_loop(func, var, change), whole
 
 
 def halves(vector: ir.Value, lanes: int, combine: str) -> ir.Value:

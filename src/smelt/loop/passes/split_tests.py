@@ -138,7 +138,7 @@ def split_vectors(func: ir.Func, var: str, extent: Index) -> ir.Func:
             if coefficient(v.count, loop.var) == -1:
                 at = substitute_index(v.count, {loop.var: 0})
                 side, length = _edge(at, extent)
-                if side:
+                if side and at != loop.high:  # not the mask of a remainder, of one vector
                     answers[v] = side == "end"
                     edges[side] = max(edges[side], length)
         if not answers:

@@ -46,35 +46,38 @@ func f(x: f32[m*n], y: out f64[m]; n, m)
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
 from smelt.loop.env import Env, types_in
 from smelt.loop.ir import Module
-from smelt.loop.passes.remainder import continued, copy_loop, whole_groups
+from smelt.loop.passes.remainder import split_groups
 from smelt.loop.walk import (
     Body,
     Names,
     Rewriter,
     bound,
+    copier,
     fresh,
     indices,
     loads,
+    names_in,
     place_indices,
-    rename,
+    places,
     replace_loop,
     statements,
+    substitute_index,
     values,
     with_body,
 )
 from smelt.types import expr
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
-from smelt.types.expr import atoms
+from smelt.types.expr import Index, atoms
 
-__all__ = ["Module", "unroll_and_jam"]
+__all__ = ["Module", "jam", "unroll_and_jam"]
 
 
 PAIRED = 4
@@ -88,29 +91,32 @@ def unroll_and_jam(func: ir.Func, var: str, count: int, pairs: Collection[str] =
     LoopPassError if iterations are neither independent nor meet in single elements of arrays, or
     loops inside cannot be fused.
     """
+    func, whole = split_groups(func, var, count)
+    return jam(func, whole, count, pairs)
+
+
+def jam(func: ir.Func, var: str, count: int, pairs: Collection[str] = ()) -> ir.Func:
+    """Run `count` iterations at once of a loop that has a multiple of them.
+
+    The first copy keeps its names. `pairs` and errors are those of `unroll_and_jam`.
+    """
     env, names = types_in(func), Names(func)
 
     def change(loop: ir.For) -> Body:
         if loop.kind not in ("each", "for") or loop.step != 1:
             raise LoopPassError(f"the loop over {var} is not `each` or `for` in steps of 1")
         _check_folds(loop)
+        shared = _shared(loop)
         if loop.kind == "for":
-            _check_places(loop)
-        mid = whole_groups(loop, count)
-        main = replace(loop, high=mid, step=count, body=())
-        main = copy_loop(main, names, last=mid == loop.high)
-        renamed = {c.name: m.name for c, m in zip(loop.carry, main.carry, strict=True)}
-        renamed |= {c.position: m.position for c, m in zip(loop.carry, main.carry, strict=True)}
-        at = ir.variable(main)
+            _check_places(loop, shared)
+        at = ir.variable(loop)
+        if loop.kind == "for":
+            return (_Rows(loop, count, names, env, pairs).run(shared),)
         copies = [
-            rename(fresh(loop.body, names, {loop.var: expr.add(at, k)}), renamed)
+            fresh(loop.body, names, {var: expr.add(at, k)}, shared) if k else loop.body
             for k in range(count)
         ]
-        body = _jam(copies, in_order=loop.kind == "for")
-        body = _MergeStores(names, env, pairs).body(body) if loop.kind == "for" else body
-        main = replace(main, body=body)
-        rest = replace(loop, low=mid, carry=continued(loop, main, env))
-        return (main,) if mid == loop.high else (main, rest)
+        return (replace(loop, step=count, body=_jam(copies, shared)),)
 
     return replace_loop(func, var, change)
 
@@ -126,77 +132,161 @@ def _check_folds(loop: ir.For) -> None:
         raise LoopPassError(f"{', '.join(sorted(crossing) or outer)} would be folded out of order")
 
 
-def _check_places(loop: ir.For) -> None:
+def _shared(loop: ir.For) -> set[str]:
+    """Return what all iterations bind alike: variables of loops inside, and indices and masks."""
+    varying, shared = {loop.var, *(c.name for c in loop.carry)}, set[str]()
+
+    def note(body: Body) -> None:
+        for s in body:
+            is_same = isinstance(s, ir.For | ir.Let) and _names(s).isdisjoint(varying)
+            if isinstance(s, ir.For) and is_same:
+                shared.add(s.var)
+                varying.update(c.name for c in s.carry)
+                varying.update(c.position for c in s.carry)
+                note(s.body)
+            elif isinstance(s, ir.Let) and is_same and isinstance(s.value, _INDICES):
+                shared.add(s.name)
+            else:
+                varying.update(bound((s,)))
+
+    note(loop.body)
+    return shared
+
+
+_INDICES = ir.Const | ir.IndexValue | ir.Prefix
+
+
+def _names(s: ir.For | ir.Let) -> set[str]:
+    """Return what a binding reads, or the range of a loop."""
+    if isinstance(s, ir.Let):
+        return names_in(s.value)
+    return {a.name for e in indices(s) for a in atoms(e)}
+
+
+def _check_places(loop: ir.For, shared: set[str]) -> None:
     """Refuse iterations in order that meet elsewhere than in one element of each loop inside.
 
-    What is stored stands directly in these loops, so that each writes it once, at their ends.
+    What is stored stands directly in these loops, so that each writes it once, at their ends. Loops
+    that store to one array follow one another along it.
     """
-    inside = [*statements(loop.body)]
-    walks = [s for s in loop.body if isinstance(s, ir.For) and s.kind == "each"]
-    direct = [(w.var, s) for w in walks for s in w.body if isinstance(s, ir.Store)]
-    stores = [s for s in inside if isinstance(s, ir.Store)]
-    read = [x.place for s in inside for x in loads(*values(s))]
-    is_merged = len(direct) == len(stores)
-    for var, s in direct:
-        same = [t for t in stores if t.place.buffer == s.place.buffer]
-        loaded = [p for p in read if p.buffer == s.place.buffer]
-        is_merged &= _is_element(s.place, var, {loop.var, *bound(loop.body)} - {var})
-        is_merged &= all(p == s.place for p in (*loaded, *(t.place for t in same)))
-        is_merged &= all(t.join == s.join for t in same) and not (s.join and loaded)
+    walks = [s for s in loop.body if isinstance(s, ir.For) and s.kind == "each" and s.var in shared]
+    rest = [*statements(s for s in loop.body if s not in walks)]
+    written = {s.place.buffer for s in statements(loop.body) if isinstance(s, ir.Store)}
+    moving = ({loop.var, *bound(loop.body)} - shared) | {w.var for w in walks}
+    is_merged = written.isdisjoint({*_loaded(rest), *(p.buffer for s in rest for p in places(s))})
+    ends: dict[str, tuple[Index, Index | None, Index]] = {}
+    """First element and step of each array, and where the last loop over it has ended."""
+    for walk in walks:
+        elements = _elements(walk, moving - {walk.var})
+        others = {*_loaded(walk.body)} - {*(elements or ())}
+        is_merged &= elements is not None and written.isdisjoint(others)
+        for buffer, at in (elements or {}).items():
+            first, step = substitute_index(at, {walk.var: 0}), coefficient(at, walk.var)
+            start = (first, step, walk.low)
+            is_merged &= ends.get(buffer, start) == start
+            ends[buffer] = first, step, walk.high
     if not is_merged:
         raise LoopPassError(f"iterations over {loop.var} meet in several places")
     if any(not c.combine for c in loop.carry):
         raise LoopPassError(f"the loop over {loop.var} carries something")
 
 
-def _is_element(place: ir.Place, var: str, varying: set[str]) -> bool:
-    """Return whether iterations over `var` have an element each, which nothing else moves."""
-    if place.mask is not None or not isinstance(place.at, int | expr.Expr):
-        return False
-    names = {a.name for e in place_indices(place) for a in atoms(e)}
-    return coefficient(place.at, var) not in (None, 0) and names.isdisjoint(varying)
+def _loaded(body: Iterable[ir.Statement]) -> Iterator[str]:
+    return (x.place.buffer for s in statements(body) for x in loads(*values(s)))
 
 
-class _MergeStores(Rewriter):
-    """Writes an element once that copies of statements combine something with, one by one."""
+def _elements(walk: ir.For, moving: set[str]) -> dict[str, Index] | None:
+    """Return the array elements that a loop stores; None if in several ways."""
+    stores = [s for s in walk.body if isinstance(s, ir.Store)]
+    inside = [*statements(walk.body)]
+    if len(stores) < sum(isinstance(s, ir.Store) for s in inside):
+        return None
+    stored: dict[str, ir.Store] = {}
+    elements: dict[str, Index] = {}
+    for s in stores:
+        at = _element(s.place, walk, moving)
+        other = stored.setdefault(s.place.buffer, s)
+        if at is None or (other.place, other.join) != (s.place, s.join):
+            return None
+        elements[s.place.buffer] = at
+    for load in (x for s in inside for x in loads(*values(s))):
+        store = stored.get(load.place.buffer)
+        if store is not None and (store.join or load.place != store.place):
+            return None
+    return elements
 
-    def __init__(self, names: Names, env: Env, pairs: Collection[str]) -> None:
-        super().__init__()
-        self.new_names, self.env, self.pairs = names, env, pairs
+
+def _element(place: ir.Place, walk: ir.For, moving: set[str]) -> Index | None:
+    """Return the element of an iteration, if no other loop or iteration moves it."""
+    if not isinstance(at := place.at, int | expr.Expr):
+        return None
+    read = {a.name for e in place_indices(place) for a in atoms(e)}
+    read |= set() if place.mask is None else names_in(place.mask)
+    step = coefficient(at, walk.var)
+    is_single = place.lanes == 1 and place.mask is None and step not in (None, 0)
+    is_vector = (step, place.stride, walk.step) == (1, 1, place.lanes)
+    return at if moving.isdisjoint(read) and (is_single or is_vector) else None
+
+
+class _Rows:
+    """Copies of rows in order: each element that they combine something with is written once."""
+
+    def __init__(
+        self, loop: ir.For, count: int, names: Names, env: Env, pairs: Collection[str]
+    ) -> None:
+        self.loop, self.count, self.names, self.env, self.pairs = loop, count, names, env, pairs
         self.joined: dict[ir.Place, list[ir.Store]] = {}
         self.stored: dict[ir.Place, ir.Value] = {}
 
-    def value(self, v: ir.Value) -> ir.Value:
-        """Return the value of an element that was written before."""
-        stored = self.stored.get(v.place) if isinstance(v, ir.Load) else None
-        return super().value(v) if stored is None else stored
+    def run(self, shared: Collection[str]) -> ir.For:
+        """Return the loop over rows."""
+        loop, at, out = self.loop, ir.variable(self.loop), list[ir.Statement]()
+        rows = [
+            copier(loop.body, self.names, {loop.var: expr.add(at, k)}, shared, self._current)
+            for k in range(1, self.count)
+        ]
+        rows.insert(0, Rewriter(change=self._current))
+        for s in loop.body:
+            if isinstance(s, ir.For) and s.var in shared:
+                out.append(with_body(s, self._walk(s, rows, shared)))
+            elif isinstance(s, ir.Let) and s.name in shared:
+                out.append(s)
+            else:
+                out += [row.rebuild(s) for row in rows]
+        return replace(loop, step=self.count, body=tuple(out))
 
-    def statement(self, s: ir.Statement) -> Body:
+    def _current(self, v: ir.Value) -> ir.Value:
+        """Return the value of an element that was written before."""
+        return self.stored.get(v.place, v) if isinstance(v, ir.Load) and self.stored else v
+
+    def _walk(self, walk: ir.For, rows: Sequence[Rewriter], shared: Collection[str]) -> Body:
+        """Return the statements of all rows, and then what they store."""
+        self.joined, self.stored, out = {}, {}, list[ir.Statement]()
+        for k, row in enumerate(rows):
+            for s in walk.body:
+                if k and isinstance(s, ir.Let) and s.name in shared:
+                    continue
+                new = row.rebuild(s)
+                out.append(self._held(new) if isinstance(new, ir.Store) else new)
+        out += [ir.Store(place, v) for place, v in self.stored.items()]
+        out += [self._total(place, x) for place, x in self.joined.items()]
+        self.stored = {}
+        return tuple(out)
+
+    def _held(self, s: ir.Store) -> ir.Let:
         """Bind what is written."""
-        match s:
-            case ir.For() if any(isinstance(x, ir.Store) for x in s.body):
-                self.joined, self.stored = {}, {}
-                body = self.body(s.body)
-                ends = [ir.Store(place, v) for place, v in self.stored.items()]
-                ends += [self._total(place, x) for place, x in self.joined.items()]
-                self.known.clear()
-                return (with_body(s, (*body, *ends)),)
-            case ir.Store(place, value, join):
-                value = self.value(value)
-                is_pair = place.buffer in self.pairs and isinstance(value, ir.Cast)
-                held = value.arg if is_pair and isinstance(value, ir.Cast) else value
-                name = self.new_names.new(place.buffer)
-                is_index = self.env.arrays[place.buffer].dtype == i64
-                new = ir.position(ir.number(name)) if is_index else ir.Ref(name)
-                self.known.clear()
-                if not join:
-                    self.stored[place] = new
-                else:
-                    new = replace(value, arg=new) if is_pair else new
-                    self.joined.setdefault(place, []).append(replace(s, value=new))
-                return (ir.Let(name, held),)
-            case _:
-                return (self.rebuild(s),)
+        place, value = s.place, s.value
+        is_pair = place.buffer in self.pairs and isinstance(value, ir.Cast)
+        held = value.arg if is_pair and isinstance(value, ir.Cast) else value
+        name = self.names.new(place.buffer)
+        is_index = place.lanes == 1 and self.env.arrays[place.buffer].dtype == i64
+        new = ir.position(ir.number(name)) if is_index else ir.Ref(name)
+        if s.join:
+            new = replace(value, arg=new) if is_pair else new
+            self.joined.setdefault(place, []).append(replace(s, value=new))
+        else:
+            self.stored[place] = new
+        return ir.Let(name, held)
 
     def _total(self, place: ir.Place, steps: list[ir.Store]) -> ir.Store:
         """Return the store of what several steps combine an element with."""
@@ -214,31 +304,20 @@ class _MergeStores(Rewriter):
         return ir.Store(place, total)
 
 
-def _jam(copies: list[Body], *, in_order: bool = False) -> Body:
+def _jam(copies: list[Body], shared: Collection[str]) -> Body:
     """Run copies of statements side by side, with their loops fused.
 
     Statements of different iterations are independent, so that each may move before those of the
-    iterations before it; `in_order` only for those of different iterations of the loops inside.
+    iterations before it.
     """
     out: list[ir.Statement] = []
     for group in zip(*copies, strict=True):
-        loops = [s for s in group if isinstance(s, ir.For)]
-        if loops and _fusible(loops):
-            out.append(_fused(loops, in_order))
+        first = group[0]
+        if isinstance(first, ir.For) and first.var in shared:
+            loops = [s for s in group if isinstance(s, ir.For)]
+            carry = tuple(c for x in loops for c in x.carry)
+            body = _jam([x.body for x in loops], shared)
+            out.append(replace(first, carry=carry, body=body))
         else:
-            out += group
+            out += [first] if isinstance(first, ir.Let) and first.name in shared else group
     return tuple(out)
-
-
-def _fusible(loops: list[ir.For]) -> bool:
-    """Whether loops have one range."""
-    first = loops[0]
-    return all(indices(x) == indices(first) and x.kind == first.kind for x in loops)
-
-
-def _fused(loops: list[ir.For], in_order: bool) -> ir.For:
-    first = loops[0]
-    bodies = [first.body, *(rename(x.body, {x.var: first.var}) for x in loops[1:])]
-    carry = tuple(c for x in loops for c in x.carry)
-    body = tuple(s for b in bodies for s in b) if in_order else _jam(bodies)
-    return replace(first, carry=carry, body=body)

@@ -21,6 +21,7 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
 
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
 A fold of a loop around `j` takes vectors too, those of the tail apart if they are shorter.
+`argmax` and `argmin` keep one lane, which takes each lane of a vector.
 Vectors that fill no cache lines are not stored past the caches.
 A scan combines the prefixes of each vector's lanes with the last lane before it:
 
@@ -92,7 +93,7 @@ from smelt.loop.walk import (
 from smelt.ops.combine import COMBINES
 from smelt.types import expr
 from smelt.types.affine import coefficient
-from smelt.types.dtype import f64
+from smelt.types.dtype import f64, i64
 from smelt.types.expr import Atom, Index
 
 __all__ = ["Module", "Tail", "Widen", "vectorize"]
@@ -118,7 +119,7 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
     folded = {*folds}
     owners = [s for s in loops if s.var != var and folded & {c.name for c in s.carry}]
     owners = [s for s in owners if inside and inside[0] in statements(s.body)]
-    outer = tuple(c for s in owners for c in s.carry if c.name in folded)
+    outer = tuple(c for s in owners for c in s.carry if c.name in folded and not c.position)
     every = [x.name for s in owners[:1] for x in statements(s.body) if isinstance(x, ir.Fold)]
     if any(every.count(c.name) > folds.count(c.name) for c in outer):
         _refuse(f"what the loop over {var} folds is folded outside of it too")
@@ -130,7 +131,8 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
     }
 
     def change(loop: ir.For) -> Body:
-        _check(loop, env, {c.name for c in outer if tail == "mask"})
+        best = tuple(c for s in owners for c in s.carry if c.name in folded and c.position)
+        _check(loop, env, {c.name for c in outer if tail == "mask"} | {c.name for c in best})
         mid = loop.low if tail == "masked" else loop.high
         mid = mid if tail in ("masked", "whole") else whole_groups(loop, lanes)
         if tail == "none" and mid != loop.high:
@@ -151,15 +153,21 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
                 pairs = zip(carry, out[0].carry, strict=True)
                 carry = tuple(_continued(c, before) for c, before in pairs)
             mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), count))
-            masked = (mask, *_to(lasts, Widen(loop, count, env, on, outer).body(body)))
+            masked = (mask, *_to(lasts, Widen(loop, count, env, on, outer + best).body(body)))
             end = replace(head, low=mid, high=loop.high, step=count, carry=carry, body=masked)
             out.append(copy_loop(end, names))
         lets, ends = _ends(loop, out, env, names)
         if tail == "scalar":
-            pairs = zip(loop.carry, ends, strict=True)
-            carry = tuple(replace(c, init=end) for c, end in pairs)
+            rest_of = zip(loop.carry, out[-1].carry, ends, strict=True)
+            carry = tuple(
+                _continued(c, last) if c.position else replace(c, init=end)
+                for c, last, end in rest_of
+            )
             return (*out, *lets, replace(loop, low=mid, carry=carry))
-        return (*out, *lets, *(ir.Let(c.name, e) for c, e in zip(loop.carry, ends, strict=True)))
+        lets += [ir.Let(c.name, e) for c, e in zip(loop.carry, ends, strict=True)]
+        pairs = zip(loop.carry, out[-1].carry, strict=True)
+        places = [(c.position, last.position) for c, last in pairs if c.position]
+        return *out, *lets, *(ir.Let(name, ir.position(ir.number(x))) for name, x in places)
 
     func = replace_loop(func, var, change)
     for owner in owners:
@@ -238,8 +246,6 @@ def _check(loop: ir.For, env: Env, outer: set[str]) -> None:
     is_each = loop.kind == "each" or (loop.kind == "for" and _only_runs(loop))
     if not is_each or loop.step != 1:
         _refuse(f"the loop over {loop.var} is not `each` in steps of 1")
-    if any(c.position for c in loop.carry):
-        _refuse("positions of the best element are not folded in lanes")
     inner = {c.name for c in loop.carry} | outer
     for s in statements(loop.body):
         if isinstance(s, ir.For):
@@ -260,6 +266,8 @@ def _only_runs(loop: ir.For) -> bool:
 
 
 def _vector_carry(c: ir.Carry, lanes: int, rest: int, env: Env) -> ir.Carry:
+    if c.position:
+        return c
     start = ir.identity(c.combine, type_of(c.init, env).dtype)
     if c.mode == "pairs":
         lanes = min(lanes, rest or lanes // 2)
@@ -273,6 +281,8 @@ def _lanes(c: ir.Carry) -> int:
 
 def _continued(c: ir.Carry, before: ir.Carry) -> ir.Carry:
     """Return a carry that continues another one, if it has as many lanes."""
+    if c.position:
+        return replace(c, init=ir.Ref(before.name), start=ir.position(ir.number(before.position)))
     return replace(c, init=ir.Ref(before.name)) if _lanes(c) == _lanes(before) else c
 
 
@@ -285,6 +295,9 @@ def _ends(
     for k, c in enumerate(loop.carry):
         first, last = out[0].carry[k], out[-1].carry[k]
         total: ir.Value = ir.Ref(last.name)
+        if c.position:
+            ends.append(total)
+            continue
         if first is not last and isinstance(last.init, ir.Splat):  # of its own lanes
             wide, lanes = ir.Ref(first.name), _lanes(first)
             while lanes > last.init.lanes:
@@ -380,7 +393,8 @@ class Widen(Rewriter):
             return v
         match v:
             case ir.IndexValue(index, dtype):
-                return ir.cast(self._lanes_of(index), dtype)
+                positions = self._lanes_of(index)
+                return positions if dtype == i64 else ir.cast(positions, dtype)
             case ir.Load(place, other):
                 return ir.Load(self.place(place), other)
             case ir.Apply() if (mask := self._compared(v)) is not None:

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import I64, splat
+from smelt.codegen.llvm.instructions.indexing import I64
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.loopir.items import Reduction
@@ -122,11 +122,6 @@ class ArgAccumulator:
 
     A lane which meets positions in order keeps what it met first.  Where the loops over several
     axes run in another order than positions are counted, positions are compared.
-
-    In order, an element no better than the best so far cannot win any more.  Where vectors run
-    along the positions, that value is the *bar*: most vectors are done after one comparison with
-    it.  A vector with an element above the bar is reduced on its own: its best lane becomes the
-    state.
     """
 
     def __init__(self, row: Combine, source: DType, place: DType, *, in_order: bool) -> None:
@@ -161,44 +156,11 @@ class ArgAccumulator:
         return cast(m, position, self.place, i64)
 
     def _beats(self, m: LLVMMachine, a: Value, b: Value) -> Value:
-        passes = self.may_win(m, a, b)
-        return m.and_(passes, m.compare("eq", b, b)) if self.source.is_float else passes
-
-    def may_win(self, m: LLVMMachine, a: Value, bar: Value) -> Value:
-        """Return whether a is better than the bar, or NaN.
-
-        That is what is neither worse nor equal, which LLVM makes a single comparison.
-        """
         if not self.source.is_float:
-            return self._better(m, a, bar)
-        return m.not_(m.or_(self._better(m, bar, a), m.compare("eq", a, bar)))
-
-    def take_vector(
-        self, m: LLVMMachine, elements: Value, position: Value, state: State
-    ) -> tuple[State, Value]:
-        """Return state and bar after a vector of which some elements pass the bar.
-
-        `position` is that of its first element.  The state is scalar; after a NaN the bar is above
-        all numbers.
-        """
-        b, scalar = m.builder, LLVMMachine(m.builder, None, m.target)
-        best = bar = self._best(m, elements)
-        is_best = m.compare("eq", elements, splat(b, best, elements.type.count))
-        if self.source.is_float:
-            nan = m.compare("ne", elements, elements)
-            has_nan = m.any(nan)
-            is_best = b.select(has_nan, nan, is_best)
-            best = scalar.select(has_nan, scalar.const(self.source, float("nan")), best)
-            bar = scalar.select(has_nan, scalar.const(self.source, -self.row.identity(f32)), best)
-        place = cast(scalar, b.add(position, first_lane(m, is_best)), i64, self.place)
-        new = [best, place]
-        if self.source.is_float:  # the first NaN stays
-            is_final = scalar.compare("ne", state[0], state[0])
-            new = [scalar.select(is_final, x, y) for x, y in zip(state, new, strict=True)]
-        return new, bar
-
-    def _best(self, m: LLVMMachine, values: Value) -> Value:
-        return reduce_halves(m, values, lambda m, a, b: m.select(self._better(m, b, a), b, a))
+            return self._better(m, a, b)
+        # What is neither worse nor equal is better, or NaN: LLVM makes it a single comparison.
+        passes = m.not_(m.or_(self._better(m, b, a), m.compare("eq", a, b)))
+        return m.and_(passes, m.compare("eq", b, b))
 
     def _better(self, m: LLVMMachine, a: Value, b: Value) -> Value:
         return SCALARS[self.row.scalar].lower(m, self.source, a, b)

@@ -47,8 +47,6 @@ def batchable_rows(env: Environment, depth: int) -> dict[Reduction, int]:
             continue
         if not nest.in_registers(reduction) or nest.vector not in reduction.over:
             return {}
-        if env.reductions.has_threshold(reduction):  # no lanes to reduce
-            return {}
         outer = [a for a in nest.order if a in reduction.axes]
         parts = env.storage.accumulator_of(reduction).parts
         rows = min(env.s.lanes, env.frame.target.vector_bytes // max(d.itemsize for d in parts))

@@ -194,10 +194,6 @@ class Reductions(Protocol):
         """Return the lanes of the masked vectors at the end of a loop."""
         ...
 
-    def has_threshold(self, reduction: Reduction) -> bool:
-        """Return whether elements must pass a threshold to be considered."""
-        ...
-
     def values_of_argreduce(self, reduction: Reduction) -> list[Reduction]:
         """Return the reductions of the extreme value whose position another one finds."""
         ...
