@@ -33,7 +33,7 @@ from smelt.codegen.llvm.lower_to_loop import lower_phase, refusal
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_program
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.schedule.build_schedules import build_schedules
 from smelt.kernel.artifact import (
     Candidate,
     SizeLimits,

@@ -27,8 +27,7 @@ from smelt.codegen.llvm.nest import NestEmitter
 from smelt.codegen.llvm.nests.environment import Frame
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.nests.storage import Storage
-from smelt.codegen.llvm.scratch.workspace import lay_out
-from smelt.codegen.llvm.scratch.zero_pad import zero_operands
+from smelt.codegen.llvm.scratch.workspace import lay_out, zero_operands
 from smelt.codegen.llvm.streams import run_segments
 from smelt.codegen.llvm.vector_loops import why_not_nest
 from smelt.machine.target import Target

@@ -34,8 +34,7 @@ from smelt.codegen.llvm.schedule.product_cost import (
     few_column_variants,
     fused_variants,
 )
-from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
-from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.schedule.build_schedules import build_schedules, split_disjoint
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
 from smelt.machine.blocks import UNPACKED
