@@ -227,11 +227,11 @@ def _plan_with_prelude(
     least gain stay in the graph, which is planned again.
     """
     sizes = program.sizes
+    inputs = (x.op for x in graph.inputs)
+    has_constants = knobs.CONSTANTS.get() and any(getattr(op, "constant", False) for op in inputs)
     refused: tuple[Node, ...] = ()
     while True:
-        constants = (
-            split_constant_subgraph(graph, refused) if knobs.CONSTANTS.get() else Split(graph, ())
-        )
+        constants = split_constant_subgraph(graph, refused) if has_constants else Split(graph, ())
         constants, plan, plan_journal = _plan_products(
             graph, constants, sizes, donate, journal, target
         )
@@ -322,7 +322,8 @@ def _lower_all(
             lowered.append(None)
             canonical_forms.append(None)
             continue
-        key = lower.cluster_signature(cluster), tuple(cluster_hints.items())
+        is_only = len(clusters) == 1
+        key = None if is_only else (lower.cluster_signature(cluster), *cluster_hints.items())
         kernel, canonical_form = _lower_one(
             cluster, journal, cluster_hints, tiling, lowered_by_key.get(key)
         )

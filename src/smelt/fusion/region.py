@@ -168,7 +168,7 @@ class _RegionBuilder:
 
     def run(self) -> Region:
         region, units = self.region, self.units
-        if not self.walked:
+        if not self.walked and region.stored & units.views:
             region.parts = stored_parts(units, region.members, region.stored)
         for u in bits(region.stored):
             position = self._own_position(units.unit(region.parts.get(u, u)))

@@ -25,7 +25,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import Element, Indices, Limits, ScalarOp, TensorOp, Update
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
-from smelt.types.expr import Expr, Index, atoms, axis, bounds, nonnegative, sub
+from smelt.types.expr import Expr, Index, atoms, axes_of, axis, bounds, nonnegative, sub
 from smelt.types.expr import value as position_index
 from smelt.types.tensor import TensorType
 
@@ -242,6 +242,11 @@ def _within(e: Index, extent: Index) -> bool:
     """Return whether 0 <= e < extent can be proved."""
     span = bounds(e)
     return span is not None and nonnegative(span[0]) and nonnegative(sub(sub(extent, 1), span[1]))
+
+
+def is_window_term(term: Term) -> bool:
+    """Return whether a term is a window: two axes that move along one dimension."""
+    return isinstance(term, Expr) and len(axes_of(term)) > 1
 
 
 def _term(e: Index) -> Term:

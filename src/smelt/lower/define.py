@@ -453,7 +453,7 @@ def _longest_chain(cluster: Cluster) -> int:
 
 def _define(cluster: Cluster, rounding: str) -> Definition:
     pull = Pullback(cluster, rounding)
-    parts = cluster_parts(cluster)
+    parts = cluster_parts(cluster) if any(n.op.is_view for n in cluster.outputs) else {}
     for number, node in enumerate(cluster.outputs):
         name = "y" if len(cluster.outputs) == 1 else f"y{number}"
         shape = cluster.shape(number)

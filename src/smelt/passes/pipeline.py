@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 
 from smelt import knobs
 from smelt.errors import UnknownNameError, VerifyError, nearest
-from smelt.graph.ir import Graph
+from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
 from smelt.graph.text import text
 from smelt.graph.verify import verify, verify_same_signature
@@ -78,6 +78,8 @@ class Facts(NamedTuple):
     """Whether there are facts about sizes, or values without elements."""
     sum_axes: int
     """Maximum number of reduction axes of a contraction."""
+    has_counted_sums: bool
+    """Whether all reduction axes of some contraction have a constant extent."""
 
     @classmethod
     def of(cls, graph: Graph) -> Facts:
@@ -93,6 +95,7 @@ class Facts(NamedTuple):
                 (len(op.reduction_axes()) for op in operators if isinstance(op, Contract)),
                 default=0,
             ),
+            any(map(_is_counted, nodes)),
         )
 
     def has(self, kind: type[TensorOp] | UnionType) -> bool:
@@ -126,6 +129,14 @@ class Pass:
         """Return the first line of the function's docstring, or an empty string."""
         first_line = (self.function.__doc__ or "").strip().split("\n")[0]
         return first_line if first_line and not first_line.startswith(">>>") else ""
+
+
+def _is_counted(node: Node) -> bool:
+    """Return whether the number of terms of a contraction is a constant."""
+    if not isinstance(node.op, Contract):
+        return False
+    extents = node.op.axis_extents(*(x.type for x in node.inputs))
+    return all(isinstance(extents[a], int) for a in node.op.reduction_axes())
 
 
 def _has_index_types(facts: Facts) -> bool:
@@ -165,7 +176,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("split-gated-matmul", split_gated_matmul, _has(Contract, Slice), last=True),
     Pass("propagate-layouts", propagate_layouts, _has_orders, last=True),
     Pass("choose-image-layout", choose_image_layout, _has(Contract, Window), last=True),
-    Pass("stencils", mark_packed_stencils, _has(Contract), last=True),
+    Pass("stencils", mark_packed_stencils, lambda facts: facts.has_counted_sums, last=True),
     Pass("round-factors", round_factors, lambda facts: bf16 in facts.dtypes, last=True),
     Pass("sink-operand-views", sink_operand_views, _has(Loop), last=True),
     Pass("sink-slices", sink_slices, _has(Contract, Slice), last=True),

@@ -22,6 +22,7 @@ from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.build_schedules import build_schedules, split_disjoint
 from smelt.codegen.llvm.schedule.contract import (
     as_small,
     few_row_variants,
@@ -34,7 +35,6 @@ from smelt.codegen.llvm.schedule.product_cost import (
     few_column_variants,
     fused_variants,
 )
-from smelt.codegen.llvm.schedule.build_schedules import build_schedules, split_disjoint
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
 from smelt.machine.blocks import UNPACKED
