@@ -22,7 +22,7 @@ import numpy as np
 
 from smelt import fusion, knobs, lower, passes
 from smelt.backend import generator_of, register
-from smelt.codegen.cpu_backend import CpuBackend
+from smelt.codegen.build import CpuBackend
 from smelt.compiler.ahead import PreludeBuilder, constant_budget, values_over_budget
 from smelt.errors import UnsupportedError
 from smelt.fusion.cascade.proofs import PROOF_CACHE, VERSION

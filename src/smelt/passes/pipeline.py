@@ -38,7 +38,6 @@ from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Shear, S
 from smelt.passes.affine_const_prop import propagate_affine
 from smelt.passes.canonicalize import canonicalize
 from smelt.passes.choose_image_layout import choose_image_layout
-from smelt.passes.constant_folding import fold_constants
 from smelt.passes.conv_transpose import fuse_col2im
 from smelt.passes.cse import cse
 from smelt.passes.dce import dce
@@ -54,7 +53,7 @@ from smelt.passes.precision import drop_half_rounding, round_factors
 from smelt.passes.propagate_layouts import propagate_layouts
 from smelt.passes.reduce_of_concat import split_concat_reductions
 from smelt.passes.reorder_reduction import reorder_reductions
-from smelt.passes.simplify import simplify, simplify_fast
+from smelt.passes.simplify import fold_constants, simplify, simplify_fast
 from smelt.passes.sink_slices import sink_slices
 from smelt.passes.split_gated_matmul import split_gated_matmul
 from smelt.passes.stencils import mark_packed_stencils

@@ -21,8 +21,7 @@ from typing import Any, TypeAlias
 from smelt import knobs
 from smelt.machine.target import Target
 from smelt.ops.library_product import CLEAR_GAIN, Library, Wish, provider
-from smelt.runtime.cache import Cache
-from smelt.runtime.cache_files import Folder, Refused
+from smelt.runtime.cache import Cache, Folder, Refused
 from smelt.runtime.figures import AGREEMENT
 from smelt.runtime.host import MAX_STORED_BYTES, machine_id
 from smelt.runtime.threads import default_threads

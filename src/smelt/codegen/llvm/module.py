@@ -14,9 +14,9 @@ from smelt.codegen.llvm.function import (
     emit_function,
     task_count,
 )
-from smelt.codegen.llvm.loopir.clone import cost_of
 from smelt.codegen.llvm.loopir.items import Dot, IndexValue, Load
 from smelt.codegen.llvm.loopir.lower import stride_name
+from smelt.codegen.llvm.loopir.rewrite import cost_of
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.clone import prune
 from smelt.codegen.llvm.loopir.collapse_axes import collapse, collapse_spatial, split_axes
 from smelt.codegen.llvm.loopir.compute_at import compute_at_windows
 from smelt.codegen.llvm.loopir.items import Buffer, Dot, Phase, Program, Reduce
 from smelt.codegen.llvm.loopir.lower import PhaseBuilder
+from smelt.codegen.llvm.loopir.rewrite import prune
 from smelt.codegen.llvm.loopir.row_blocking import block_rows
 from smelt.codegen.llvm.loopir.rowwise_split import split_rowwise
 from smelt.codegen.llvm.loopir.split_grouped_reduction import split_grouped_kernel

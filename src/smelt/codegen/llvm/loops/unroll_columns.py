@@ -23,9 +23,8 @@ from smelt.codegen.llvm.access.interleaved_loads import constant_term, is_dense
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP, element_address, store_interleaved
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.clone import Cloner, merge_equal_items, prune
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, StoreItem
-from smelt.codegen.llvm.loopir.rewrite import Draft
+from smelt.codegen.llvm.loopir.rewrite import Cloner, Draft, merge_equal_items, prune
 from smelt.codegen.llvm.loops.collapse_short_rows import MAP_KINDS
 from smelt.codegen.llvm.loops.fold_selects import selected_side
 from smelt.codegen.llvm.nests.environment import Environment

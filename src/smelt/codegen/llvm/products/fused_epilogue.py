@@ -31,7 +31,7 @@ from smelt.codegen.llvm.products.fused_gemm_packing import FusedGemmPacker
 from smelt.codegen.llvm.products.microkernel import TileTarget
 from smelt.codegen.llvm.products.move_elements import copy_elements
 from smelt.codegen.llvm.products.prefetch import PrefetchStream
-from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
+from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 

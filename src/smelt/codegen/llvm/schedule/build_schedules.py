@@ -20,7 +20,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from smelt.codegen.llvm.instructions.indexing import is_repeated
-from smelt.codegen.llvm.loopir.clone import backward_slice
 from smelt.codegen.llvm.loopir.items import (
     Item,
     Operation,
@@ -30,12 +29,12 @@ from smelt.codegen.llvm.loopir.items import (
     accesses_of,
     over_axes,
 )
+from smelt.codegen.llvm.loopir.rewrite import backward_slice
 from smelt.codegen.llvm.loops.collapse_short_rows import is_map
 from smelt.codegen.llvm.nests.contraction import Products
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.schedule.fused_gemm import epilogue_items, fused_gemm_plans
-from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
+from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan, epilogue_items, fused_gemm_plans
 from smelt.codegen.llvm.schedule.operands import is_transposed_load
 from smelt.kernel.artifact import Variant
 from smelt.machine.target import Target

@@ -26,7 +26,6 @@ from typing import TypeAlias, cast
 
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
-from smelt.codegen.llvm.loopir.clone import depends_on_reduction
 from smelt.codegen.llvm.loopir.input_tile import (
     NO_AXIS,
     WindowAxis,
@@ -39,10 +38,9 @@ from smelt.codegen.llvm.loopir.input_tile import (
     packed_order,
 )
 from smelt.codegen.llvm.loopir.items import Cast, Dot, Item, Phase
-from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
 from smelt.codegen.llvm.loopir.pack_k_pairs import pack_operand_pair, pack_pairs
-from smelt.codegen.llvm.loopir.rewrite import Draft
-from smelt.codegen.llvm.nests.contraction import SKEW
+from smelt.codegen.llvm.loopir.rewrite import Draft, depends_on_reduction
+from smelt.codegen.llvm.nests.contraction import SKEW, contiguous_axis, is_strided_load
 from smelt.codegen.llvm.nests.product_plan import (
     IN_PLACE,
     LEFT_PART,

@@ -13,18 +13,19 @@ from collections.abc import Collection, Iterator
 from itertools import chain
 
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
-from smelt.codegen.llvm.loopir.clone import backward_slice, cost_of
 from smelt.codegen.llvm.loopir.items import Item, Phase
+from smelt.codegen.llvm.loopir.rewrite import backward_slice, cost_of
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.product_plan import tile_heights
 from smelt.codegen.llvm.schedule.contract import is_satisfiable
 from smelt.codegen.llvm.schedule.fused_gemm import (
+    FusedGemmPlan,
+    FusedVariant,
     epilogue_items,
     fused_gemm_plans,
     has_large_cache,
     is_strided,
 )
-from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan, FusedVariant
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
 from smelt.kernel.artifact import Candidate, SizeLimits
 from smelt.kernel.product_cost import LINE, UNITS, ProductCost

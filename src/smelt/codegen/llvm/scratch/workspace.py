@@ -241,7 +241,6 @@ def scan_state_axes(s: Schedule, item: ssa.Scan) -> tuple[str, ...]:
 # ---- zeros for short operands --------------------------------------------------------------------
 
 
-Value = ir.Value
 BIT, BYTE = ir.IntType(1), ir.IntType(8)
 MIX_MULTIPLIER = 0x9E3779B97F4A7C15
 """Multiplier which mixes all bits of a word (D. Knuth, TAOCP 6.4, golden ratio)."""
