@@ -111,8 +111,8 @@ def _imports(text: bytes) -> set[str]:
     """Return what may be modules that a source imports, as "/folder/module"."""
     modules = set[bytes]()
     for origin, names, plain in _IMPORT.findall(b"\n" + text):
-        found = _NAME.findall(names or plain)
-        modules.update([origin + b"." + name for name in found] if origin else found)
+        listed = _NAME.findall(names or plain)
+        modules.update([origin + b"." + name for name in listed] if origin else listed)
     paths = {module.decode().replace(".", "/") for module in modules}
     return {path.removeprefix("smelt") for path in paths if path.startswith("smelt/")}
 

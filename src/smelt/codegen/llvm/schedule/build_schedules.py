@@ -1,4 +1,4 @@
-"""Build the schedules of a phase, split into phases that share nothing but loads (loop fission).
+"""Build the schedules of a phase, split into phases that share only loads (loop fission).
 
     q[m, n] = x @ a          one phase over the grid m, n
     k[m, p] = f(x @ b)       another one over the grid m, p
