@@ -1,6 +1,6 @@
 """Figures of a library's products against ours, stored with the machine's other figures.
 
-`smelt.tune.library_speed` measures them, for `smelt doctor --probe` or in the background of
+`smelt.tune.race` measures them, for `smelt doctor --probe` or in the background of
 programs with such products; without them every product is ours. They are stored in a file of their
 own next to the machine's, by library, number of threads, shape class and type, as the nanoseconds
 of both. What is measured in the background counts once two tries agree (`settled`).

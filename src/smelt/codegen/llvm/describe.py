@@ -40,10 +40,11 @@ from smelt.kernel.artifact import (
     Variant,
     Variants,
     competing_candidates,
+    cost_parts,
+    product_cycles,
     select_candidate,
 )
 from smelt.kernel.ir import Kernel
-from smelt.kernel.product_cost import cost_parts, product_cycles
 from smelt.kernel.size_constants import with_sizes
 from smelt.loop.text_print import body_lines, head_text
 from smelt.machine.target import Target

@@ -55,7 +55,7 @@ from smelt.codegen.llvm.schedule.operands import (
     panel_step,
     plain_load,
 )
-from smelt.kernel.product_cost import MANY
+from smelt.kernel.artifact import MANY
 from smelt.machine.blocks import (
     ISSUE_BOUND,
     K_BLOCKED,

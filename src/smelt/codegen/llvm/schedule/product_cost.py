@@ -1,6 +1,6 @@
 """List the variants of products, and what each costs: sizes where it is possible, and its work.
 
-Each plan answers the same quantities (`smelt.kernel.product_cost`): its tiles, what it packs and
+Each plan answers the same quantities (`smelt.kernel.artifact`): its tiles, what it packs and
 for how many rows, and where its sums wait; predicted cycles choose the variant that a call takes.
 The rates below are sixteenths of a cycle for a cache line.  They serve all plans and machines, but
 come from one processor, with vectors of 32 and of 64 bytes: where another one differs in a rate,
@@ -27,8 +27,7 @@ from smelt.codegen.llvm.schedule.fused_gemm import (
     is_strided,
 )
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
-from smelt.kernel.artifact import Candidate, SizeLimits
-from smelt.kernel.product_cost import LINE, UNITS, ProductCost
+from smelt.kernel.artifact import LINE, UNITS, Candidate, ProductCost, SizeLimits
 from smelt.machine.blocks import (
     COLUMNS,
     DEPTH,
