@@ -33,8 +33,8 @@ from smelt.codegen.llvm.loopir.items import (
     StreamState,
 )
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
+from smelt.codegen.llvm.nests.environment import Storage
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.schedule.build_nests import scan_axes
 from smelt.loop import ir as loop
 from smelt.loop.steps import better, exact, two_sum

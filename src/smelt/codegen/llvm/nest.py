@@ -42,7 +42,7 @@ from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loops.batched_reduce import batchable_rows, run_batched
-from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, tail_mask, vectors_of
+from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, run_tail, tail_mask, vectors_of
 from smelt.codegen.llvm.loops.partition_padding import run_padded_row
 from smelt.codegen.llvm.loops.poll import nest_loop
 from smelt.codegen.llvm.loops.split_store_ranges import (
@@ -52,7 +52,6 @@ from smelt.codegen.llvm.loops.split_store_ranges import (
     store_in_range,
 )
 from smelt.codegen.llvm.loops.unroll_columns import store_interleaved_columns
-from smelt.codegen.llvm.loops.vector_tail import run_tail
 from smelt.codegen.llvm.loops.versioning import (
     is_select,
     live_items,
@@ -64,9 +63,9 @@ from smelt.codegen.llvm.nests.environment import (
     AxisRanges,
     Environment,
     Frame,
+    Storage,
 )
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.products.direct_store import find_direct_stores, run_unless_stored
 from smelt.codegen.llvm.products.drivers import driver_of
 from smelt.codegen.llvm.products.packing import emit_short_rows
@@ -94,7 +93,8 @@ class NestEmitter(Environment):
 
     def __init__(self, frame: Frame, ranges: AxisRanges, top: Scope, storage: Storage) -> None:
         super().__init__(frame, ranges, top, storage)
-        self.row_groups = [allocate_ranges(self, groups) for groups in find_row_groups(self.s)]
+        row_groups = find_row_groups(self.s) if self.s.phase.regions() else []
+        self.row_groups = [allocate_ranges(self, groups) for groups in row_groups]
         self.reductions = self._reductions = ReductionEmitter(self)
         self.direct = find_direct_stores(self)
 
@@ -112,19 +112,22 @@ class NestEmitter(Environment):
             )
             run_unless_stored(self, nest, emit_range)
             return
-        update = find_in_place_update(nest, self.s)
+        run = partial(self._run_versions, nest, scope)
+        if self.row_groups:
+            run = partial(for_each_row_group, self, nest, run)
+        update = None if self.s.products else find_in_place_update(nest, self.s)
         if update is None:
-            run = partial(self._run_versions, nest, scope)
-            run_unless_stored(self, nest, lambda: for_each_row_group(self, nest, run))
-            return
-        versions = partial(self._run_versions, nest, scope)
-        run_in_place(self, update, lambda: for_each_row_group(self, nest, versions))
+            run_unless_stored(self, nest, run)
+        else:
+            run_in_place(self, update, run)
 
     def _run_versions(self, nest: Nest, scope: Scope | None) -> None:
         """Emit a nest in versions by a uniform condition, if it has one."""
         question = None if nest.transposed or nest.has_states else version_condition(nest)
-        if question is None:
+        if question is None and nest.strips:
             for_each_strip(self, nest, lambda: self._run_nest(nest, scope))
+        elif question is None:
+            self._run_nest(nest, scope)
         elif not run_as_loops(self, nest, scope or self.top):
             inside = Scope(scope or self.top)
             run_versions(self, question, inside, lambda: self._run_nest(nest, inside))
@@ -170,7 +173,10 @@ class NestEmitter(Environment):
             return
         self._reductions.open(depth)
         if name == self.nest.vector:
-            run_bounds_versions(self, scope, lambda: self._run_vectors(scope, depth))
+            if any(a.limits for a in self.accesses):
+                run_bounds_versions(self, scope, lambda: self._run_vectors(scope, depth))
+            else:
+                self._run_vectors(scope, depth)
         else:
 
             def inside(position: Value) -> None:
@@ -180,7 +186,7 @@ class NestEmitter(Environment):
 
             if emit_short_rows(self, scope, depth):
                 pass
-            elif rows := batchable_rows(self, depth):
+            elif self.nest.reductions and (rows := batchable_rows(self, depth)):
                 run_batched(self, name, rows, inside)
             elif depth == 0:
                 nest_loop(self, name, self.ranges[name], 1, inside)
@@ -338,7 +344,7 @@ class NestEmitter(Environment):
         vector = self.is_vector(item, scope)
         if item in self.nest.transposed:
             return load_transposed_row(self, item, scope)
-        inside = inside_limits(self, access, scope, vector)
+        inside = inside_limits(self, access, scope, vector) if access.limits else None
         if not vector or scope.lanes is None:
             # A uniform condition of a block is evaluated before its nest is open.
             at = scope.offset(access) or self.index(access.offset, scope)
@@ -356,7 +362,8 @@ class NestEmitter(Environment):
 
     def _store(self, s: StoreItem, scope: Scope) -> None:
         vector = scope.lanes is not None
-        if not store_in_range(self, s, scope):
+        may_be_range = s.where is not None or self.range_targets
+        if not (may_be_range and store_in_range(self, s, scope)):
             value = self.get(s.value, scope, vector)
             where = None if s.where is None else self.get(s.where, scope, vector)
             self.put(s, value, where, scope)
@@ -383,14 +390,16 @@ class NestEmitter(Environment):
 
     def body(self, scope: Scope) -> None:
         """Emit the innermost body: values, saves, reductions, stores, and updates of states."""
-        inside = single_range_items(self, scope)
+        stores = self.nest.stores
+        has_conditions = any(s.where is not None for s in stores)
+        inside = single_range_items(self, scope) if has_conditions else ()
         for item in self.items:
             if item not in inside:
                 self.get(item, scope, False)
         self.save(scope)
         for reduction in self.nest.reductions:
             self._reductions.step(reduction, scope)
-        for s in store_interleaved_columns(self, scope):
+        for s in store_interleaved_columns(self, scope) if len(stores) > 1 else stores:
             self._store(s, scope)
         new = [self.get(x.value, scope, False) for x in self.nest.state_updates]
         for setting, value in zip(self.nest.state_updates, new, strict=True):

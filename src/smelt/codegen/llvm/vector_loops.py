@@ -30,8 +30,8 @@ from smelt.codegen.llvm.loops.partition_selects import is_split
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.lower_nest import identifier
+from smelt.codegen.llvm.nests.environment import Storage
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE

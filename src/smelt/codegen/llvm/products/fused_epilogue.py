@@ -59,7 +59,7 @@ class OutputRanges:
         self.env, self.axis, self.row_strides = env, axis, apart
         by_value: dict[tuple[Item, str], Ranges] = {}
         for s in env.nest.stores:
-            within = stored_range(s)
+            within = None if s.where is None else stored_range(s)
             if within is not None and within.axis == axis and self._rows_are_contiguous(s):
                 dtype = env.frame.dtypes[s.access.buffer]
                 by_value.setdefault((s.value, dtype.name), []).append((s, within))
