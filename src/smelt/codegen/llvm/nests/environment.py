@@ -168,9 +168,6 @@ class Storage:
         return replace(self, at=addresses)
 
 
-# ---- environment ---------------------------------------------------------------------------------
-
-
 AxisRanges = Mapping[str, tuple[Value, Value]]
 
 
