@@ -46,6 +46,7 @@ from smelt.ops.create import Input
 from smelt.ops.library_product import provider
 from smelt.passes.constant_subgraph import Split, split_constant_subgraph
 from smelt.python.dataclass import dataclass
+from smelt.python.imports import fork_safe_import
 from smelt.runtime.cache import persist_claims
 from smelt.runtime.code import LoadedKernel, add, find, key_of
 from smelt.runtime.code_identity import generator_identity
@@ -56,8 +57,7 @@ from smelt.runtime.host import host, machine_id
 from smelt.runtime.library_figures import library_wish, usable_library
 from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Allowance, Compiler, Run
-from smelt.tune import library_speed
-from smelt.tune.memory import Program
+from smelt.tune.memory import Program, recall
 from smelt.tune.race import HostRace, choose
 from smelt.types.expr import add as add_index
 from smelt.types.expr import substitute
@@ -152,9 +152,11 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     program = Program(graph, hints or {}, allowance)
     parts = partial(_compile_part, target=target) if compiler is None else compiler
     with progress.compiling(graph.name), hide_live_objects():
-        race = HostRace(program, lambda: _compile(program, (), Journal(), target, parts), journal)
-        settings = choose(race, machine_id(target))
-        with knobs.config(settings):
+        settings = recall(program, machine_id(target))
+        if settings is None and knobs.TUNE.get() == "race":
+            build = partial(_compile, program, (), Journal(), target, parts)
+            settings = choose(HostRace(program, build, journal), machine_id(target))
+        with knobs.config(settings or {}):
             return _compile(program, donate, journal, target, parts)
 
 
@@ -288,7 +290,8 @@ def measure_library(compiled: Compiled, sizes: Mapping[str, int]) -> None:
         return
     library, target = provider(), compiled.target
     if names := fusion.product_classes(compiled.plan, sizes, library):
-        library_speed.start_background(partial(compile, target=target), target, library, names)
+        speed: Any = fork_safe_import("smelt.tune.library_speed")
+        speed.start_background(partial(compile, target=target), target, library, names)
 
 
 def donated_inputs(planned: Graph, graph: Graph, donate: Donate) -> Donated:

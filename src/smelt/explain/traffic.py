@@ -27,8 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from smelt.kernel.axes import Axes
-from smelt.kernel.env import Env
+from smelt.kernel.env import Axes, Env
 from smelt.kernel.ir import (
     Block,
     If,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from smelt.kernel.axes import Axes, value_axes
+from smelt.kernel.env import Axes, value_axes
 from smelt.kernel.ir import (
     PUT,
     Apply,

@@ -32,8 +32,7 @@ from typing import TypeAlias
 from smelt.fusion.bitsets import bits, find_root
 from smelt.fusion.plan import Cluster
 from smelt.fusion.range_outputs import stored_parts
-from smelt.fusion.space import reshape_index
-from smelt.fusion.trace import Term
+from smelt.fusion.trace import Term, reshape_index
 from smelt.fusion.units import AT_ZERO, Edge, Unit, Units
 from smelt.fusion.window_recompute import Window, windows_of
 from smelt.ops.contract import bare_axis

@@ -2,7 +2,8 @@
 
 Values of the kernel IR do not store their types.  The parser, the printer, the verifier and
 analyses walk the statements with an `Env`, and derive the dtype of a value and the axes that it
-varies along from the names bound so far.
+varies along from the names bound so far.  Axes of all statements, and those whose positions are
+independent, need no `Env`.
 
 >>> from smelt.kernel.ir import Apply, Load, Param, Reduce
 >>> from smelt.types.dtype import f16
@@ -15,11 +16,11 @@ varies along from the names bound so far.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
+from typing import TypeAlias
 
 from smelt.errors import VerifyError
-from smelt.kernel.axes import Axes, value_axes
 from smelt.kernel.ir import (
     Apply,
     Cast,
@@ -40,15 +41,123 @@ from smelt.kernel.ir import (
     Scan,
     State,
     Statement,
+    Store,
     Stream,
     Update,
     Value,
 )
+from smelt.kernel.walk import children, joined_axes, statements, visit_statement
 from smelt.ops.scalar import SCALARS
+from smelt.python.caches import cached_by_identity
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Index
+
+Axes: TypeAlias = frozenset[str]
+NO_AXES: Axes = frozenset()
+MAX_BODIES = 256
+"""Maximum bodies whose axes are kept: those of a kernel while its schedules are compared."""
+
+
+def value_axes(value: Value, of: Callable[[str, bool], Axes]) -> Axes:
+    """Return the axes that a value varies along.
+
+    `of(name, new)` are those of a bound name, or of a state's new value.
+    """
+    match value:
+        case Ref(name=name, next=new):
+            return of(name, new)
+        case Const() | Partial() | Extreme():
+            return NO_AXES
+        case IndexValue(index=index):
+            return dependent_axes((index,), lambda name: of(name, False))
+        case _:
+            inside = NO_AXES.union(*(value_axes(c, of) for c in children(value)))
+    match value:
+        case Load(index=index):
+            return inside | dependent_axes(index, lambda name: of(name, False))
+        case Reduce(over=over) | Dot(over=over):
+            return inside - set(over)
+        case Scan(along=along):
+            return inside | {along}
+        case Rename(old=old, new=new) if old in inside:
+            return inside - {old} | {new}
+        case _:
+            return inside
+
+
+def axes_of_value(value: Value, names: Mapping[str, Axes]) -> Axes:
+    """Return the axes of a value; `names` has those of bound names."""
+    return value_axes(value, lambda name, _: names.get(name, NO_AXES))
+
+
+def axes_of_index(index: Iterable[Index], names: Mapping[str, Axes]) -> Axes:
+    """Return the axes of index expressions, also through computed positions."""
+    return dependent_axes(index, lambda name: names.get(name, NO_AXES))
+
+
+@cached_by_identity(MAX_BODIES)
+def axes_of_body(body: tuple[Statement, ...]) -> Mapping[str, Axes]:
+    """Return the axes of names and states, which may depend on one another.
+
+    A state does not vary along the axes that its stream visits.
+    """
+    names: dict[str, Axes] = {}
+    before: dict[str, Axes] | None = None
+    while names != before:
+        before = dict(names)
+        _add_axes(body, names, {})
+        if not any(isinstance(s, Stream) for s in body):
+            break  # names follow what they are computed from
+    return names
+
+
+def _add_axes(
+    body: Iterable[Statement], names: dict[str, Axes], visited: Mapping[str, Axes]
+) -> None:
+    """Add the axes of a body's names; `visited`: what a state's stream visits."""
+    for s in body:
+        if isinstance(s, Let | Position):
+            names[s.name] = names.get(s.name, Axes()) | axes_of_value(s.value, names)
+        elif isinstance(s, Update):
+            axes = axes_of_value(s.value, names) - visited.get(s.state, Axes())
+            names[s.state] = names.get(s.state, Axes()) | axes
+        elif isinstance(s, Stream):
+            stream_axes = Axes(b.axis for b in s.blocks)
+            for state in s.states:
+                axes = axes_of_value(state.init, names) | set(state.axes)
+                names[state.name] = names.get(state.name, Axes()) | axes
+            _add_axes(s.body, names, {**visited, **{t.name: stream_axes for t in s.states}})
+
+
+def is_free(body: tuple[Statement, ...], axis: str) -> bool:
+    """Return whether every position of an axis is computed and stored apart from all others."""
+    names = axes_of_body(body)
+    for s in statements(body):
+        values = [*visit_statement(s)]
+        if any(isinstance(v, Partial | Extreme) or axis in joined_axes(v) for v in values):
+            return False
+        if isinstance(s, Store):
+            indexed = axes_of_index(s.index, names)
+            if s.join or axis not in indexed:
+                return False
+        if isinstance(s, Stream) and axis in {b.axis for b in (*s.blocks, *s.bounds)}:
+            return False
+        if axis in end_axes(s, names):
+            return False
+    return True
+
+
+def end_axes(s: Statement, names: Mapping[str, Axes]) -> Axes:
+    """Return the axes of a stream's ends and condition; none of other statements."""
+    if not isinstance(s, Stream):
+        return NO_AXES
+    ends = (e for b in (*s.blocks, *s.bounds) for e in (b.start, b.stop))
+    return NO_AXES.union(*(axes_of_value(e, names) for e in (*ends, s.where) if e is not None))
+
+
+# ---- environment ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

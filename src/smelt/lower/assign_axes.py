@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from smelt.fusion.iteration_space import IterationSpace, ReductionAxes
-from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.block_reduction import accumulated, row_of
+from smelt.kernel.env import axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.ir import (
     Axis,
     Block,

@@ -19,7 +19,7 @@ from typing import TypeVar
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Cluster
 from smelt.fusion.range_outputs import RangeOutput, cluster_parts
-from smelt.fusion.space import axis_classes, inner_classes, reads, reshape_index
+from smelt.fusion.trace import axis_classes, inner_classes, reads, reshape_index
 from smelt.graph.ir import Node
 from smelt.kernel.bounds import proves_inside
 from smelt.kernel.canonical import numbered_name

@@ -31,8 +31,8 @@ from smelt.fusion.plan import Cluster, LoopBody
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import instantiate
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index
 from smelt.kernel.canonical import numbered_name
+from smelt.kernel.env import Axes, axes_of_body, axes_of_index
 from smelt.kernel.ir import (
     Axis,
     Block,

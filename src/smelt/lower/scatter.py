@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
-from smelt.kernel.axes import axes_of_value
 from smelt.kernel.canonical import numbered_name
+from smelt.kernel.env import axes_of_value
 from smelt.kernel.ir import (
     PUT,
     Apply,

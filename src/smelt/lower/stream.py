@@ -28,8 +28,8 @@ from smelt.fusion.cascade.finite_masks import find_finite_mask
 from smelt.fusion.cascade.states import State as Carried
 from smelt.fusion.cascade.states import inner_columns, state_row_bytes
 from smelt.fusion.cascade.term import Term
-from smelt.kernel.axes import axes_of_index, axes_of_value
 from smelt.kernel.canonical import numbered_name
+from smelt.kernel.env import axes_of_index, axes_of_value
 from smelt.kernel.ir import (
     Apply,
     Axis,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from smelt.errors import InternalError
 from smelt.fusion.cascade.term import Term, Terms
-from smelt.kernel.axes import axes_of_value
+from smelt.kernel.env import axes_of_value
 from smelt.kernel.ir import (
     Apply,
     Cast,

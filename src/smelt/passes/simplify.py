@@ -22,7 +22,6 @@ from smelt.ops.create import Constant, Input
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Expand
 from smelt.passes.canonicalize import shortest
-from smelt.passes.compose import splat
 from smelt.rewrite.engine import Rewriter, RuleSet
 from smelt.rewrite.rules import EXACT, RULES
 from smelt.types.dtype import DType, bool_
@@ -171,7 +170,7 @@ def fold_constants(graph: Graph) -> Graph:
         value = _value(node, values)
         if value is None:
             return _map_select(node, [reads[x] for x in old.inputs])
-        new = node if splat(node) else _as_number(node, value)
+        new = node if build.splat(node) else _as_number(node, value)
         values[new] = value
         return new
 
@@ -207,7 +206,7 @@ def _map_select(node: Node, reads: list[int]) -> Node:
 
     `reads` gives for each operand how often it is read.
     """
-    varying = {x for x in node.inputs if splat(x) is None}
+    varying = {x for x in node.inputs if build.splat(x) is None}
     scalar = isinstance(node.op, Cast) or (isinstance(node.op, Map) and not node.op.row.is_select)
     if not scalar or len(varying) != 1:
         return node
@@ -221,7 +220,7 @@ def _map_select(node: Node, reads: list[int]) -> Node:
         return node
     results: list[Node] = []
     for side in sides:
-        numbers = [splat(side if n is x else n) for n in node.inputs]
+        numbers = [build.splat(side if n is x else n) for n in node.inputs]
         one = build.apply(node.op, *(n for n in numbers if n is not None), origin=node.origin)
         value = evaluate_node(one, [n.op.reference({}) for n in one.inputs], {})
         results.append(_as_number(one, value))
@@ -246,7 +245,7 @@ def _select_of_numbers(x: Node) -> tuple[Node, Node, Node] | None:
     """
     if isinstance(x.op, Map) and x.op.row.is_select:
         mask, one, other = x.inputs
-        high, low = splat(one), splat(other)
+        high, low = build.splat(one), build.splat(other)
     elif isinstance(x.op, Cast) and x.inputs[0].type.dtype == bool_:
         mask, kind = x.inputs[0], x.type.dtype
         high, low = (build.constant(n, kind, x.origin) for n in (1, 0))

@@ -38,8 +38,7 @@ from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
 from smelt.python.caches import cached_property
 from smelt.python.dataclass import dataclass
-from smelt.types.dtype import DType, bool_, from_numpy
-from smelt.types.text import number_text
+from smelt.types.dtype import DType, bool_, from_numpy, number_text
 
 Number = float | int | bool
 Array = np.ndarray[Any, Any]

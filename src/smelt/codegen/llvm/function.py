@@ -168,7 +168,11 @@ def _task_loop(
     pipeline = StorePipeline(b, entry, stride, start) if pipelines_store else None
     nests = _nests(frame, storage, numbers)
     if pipeline is None:
-        run_segments(nests)
+        if frame.s.phase.regions():
+            run_segments(nests)
+        else:
+            for nest in frame.s.nests:
+                nests.run(nest)
         following = advance_task(b, numbers, counts)
         after = b.add(task, number(1))
     else:

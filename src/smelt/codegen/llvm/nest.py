@@ -123,7 +123,9 @@ class NestEmitter(Environment):
 
     def _run_versions(self, nest: Nest, scope: Scope | None) -> None:
         """Emit a nest in versions by a uniform condition, if it has one."""
-        question = None if nest.transposed or nest.has_states else version_condition(nest)
+        is_plain = not any(isinstance(i, ssa.UniformSelect) for i in nest.items)
+        is_plain = is_plain or nest.transposed or nest.has_states
+        question = None if is_plain else version_condition(nest)
         if question is None and nest.strips:
             for_each_strip(self, nest, lambda: self._run_nest(nest, scope))
         elif question is None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from smelt.codegen.triton.loop_axes import SUMMED_LANES, CannotLoop, loop_axes
 from smelt.codegen.triton.writer import refuse
-from smelt.kernel.axes import MAX_BODIES, Axes, axes_of_body, axes_of_index, axes_of_value
+from smelt.kernel.env import MAX_BODIES, Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.ir import (
     Apply,
     Block,

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.schedule import ATOMICS, Policy, is_atomic
-from smelt.kernel.axes import axes_of_body, axes_of_index
+from smelt.kernel.env import axes_of_body, axes_of_index
 from smelt.kernel.ir import (
     Apply,
     Block,

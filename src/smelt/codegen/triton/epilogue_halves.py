@@ -12,7 +12,7 @@ after it. Results are the same elements, computed alike.
 from __future__ import annotations
 
 from smelt.codegen.triton.loop_axes import names_read
-from smelt.kernel.axes import axes_of_body, axes_of_index
+from smelt.kernel.env import axes_of_body, axes_of_index
 from smelt.kernel.ir import (
     Apply,
     Dot,

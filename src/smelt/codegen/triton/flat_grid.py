@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.schedule import is_atomic
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, end_axes
 from smelt.kernel.canonical import names_of, unused_name
+from smelt.kernel.env import Axes, axes_of_body, axes_of_value, end_axes
 from smelt.kernel.ir import (
     Axis,
     Block,

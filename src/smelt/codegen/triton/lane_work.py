@@ -16,9 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from smelt.codegen.triton.indices import known_offset
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.decided_blocks import DecidedBlocks, decided_blocks
-from smelt.kernel.env import Env, dtype_of
+from smelt.kernel.env import Axes, Env, axes_of_body, axes_of_value, dtype_of
 from smelt.kernel.ir import (
     Apply,
     Block,

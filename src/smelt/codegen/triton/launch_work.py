@@ -28,8 +28,8 @@ from smelt.codegen.triton.lane_work import (
 from smelt.codegen.triton.live_values import LiveSet, live_sets
 from smelt.codegen.triton.narrow_products import is_dot, operand_loads, product_orders
 from smelt.codegen.triton.schedule import Policy, is_atomic, selected_axes, steps_in_order
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.decided_blocks import decided_blocks
+from smelt.kernel.env import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.ir import (
     Block,
     Cast,

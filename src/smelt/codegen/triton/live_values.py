@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from smelt.kernel.axes import Axes, axes_of_body
-from smelt.kernel.env import Env
+from smelt.kernel.env import Axes, Env, axes_of_body
 from smelt.kernel.ir import (
     Cast,
     IndexValue,

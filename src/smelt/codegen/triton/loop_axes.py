@@ -18,9 +18,8 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.block_reduction import accumulated, row_of
-from smelt.kernel.env import Env, dtype_of
+from smelt.kernel.env import Axes, Env, axes_of_body, axes_of_index, axes_of_value, dtype_of
 from smelt.kernel.ir import (
     Apply,
     Block,

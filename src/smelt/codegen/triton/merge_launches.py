@@ -15,8 +15,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.kernel.axes import Axes, axes_of_body, is_free
 from smelt.kernel.canonical import unused_name
+from smelt.kernel.env import Axes, axes_of_body, is_free
 from smelt.kernel.ir import (
     Block,
     Kernel,

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.merge_launches import with_grid
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index
+from smelt.kernel.env import Axes, axes_of_body, axes_of_index
 from smelt.kernel.ir import (
     Apply,
     Axis,

@@ -23,9 +23,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from smelt.backend.gpu import SCAN_STEP, scan_parts
-from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.block_reduction import accumulated, row_of
 from smelt.kernel.canonical import names_of, unused_name
+from smelt.kernel.env import axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.ir import (
     Apply,
     Axis,

@@ -36,8 +36,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.kernel.axes import axes_of_body
 from smelt.kernel.canonical import unused_name
+from smelt.kernel.env import axes_of_body
 from smelt.kernel.ir import (
     Apply,
     Axis,

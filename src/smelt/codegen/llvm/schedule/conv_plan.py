@@ -581,7 +581,11 @@ def _plan_for_sides(
     column_axes = columns[-2:]
     if len(rows) > 1 or (item.axes - {rows[0], *column_axes}) & set(inside):
         return None
-    slid = [find_window_axis(a, right, over, phase) for a in column_axes]
+    has_taps = any(isinstance(phase.axes[a], int) for a in over)
+    slid = [
+        find_window_axis(a, right, over, phase) if has_taps else WindowAxis(a, a)
+        for a in column_axes
+    ]
     blocked = len(column_axes) == 1 or (
         column_axes[-1] != stored_axis(phase) and not {*column_axes} <= {*inside}
     )
