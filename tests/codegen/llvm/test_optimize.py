@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from smelt.codegen.build import borrowed, object_code, optimise
 from smelt.codegen.llvm import optimize
 from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.optimize import borrowed, object_code, optimise
 from smelt.kernel.text import parse
 from smelt.machine.target import Target
 from smelt.packages.llvm import machine_code
@@ -121,7 +121,7 @@ def test_compiling_again_and_again_takes_no_memory() -> None:
     code = f"""
 import ctypes
 from smelt.compiler import driver
-from smelt.codegen.build import object_code
+from smelt.codegen.llvm.optimize import object_code
 class Sizes(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
 try:
