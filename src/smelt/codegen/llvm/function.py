@@ -24,8 +24,9 @@ from smelt.codegen.llvm.loopir.items import Apply, Item, Load, Program, unvaryin
 from smelt.codegen.llvm.loops.full_unroll import is_single_block
 from smelt.codegen.llvm.loops.pipeline_store import StorePipeline, can_pipeline_store
 from smelt.codegen.llvm.nest import NestEmitter
-from smelt.codegen.llvm.nests.environment import Frame, Storage
+from smelt.codegen.llvm.nests.environment import Frame
 from smelt.codegen.llvm.nests.nest import Schedule
+from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.scratch.workspace import lay_out, zero_operands
 from smelt.codegen.llvm.streams import run_segments
 from smelt.codegen.llvm.vector_loops import why_not_nest

@@ -33,8 +33,9 @@ from smelt.codegen.llvm.loopir.items import (
     StreamState,
 )
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
-from smelt.codegen.llvm.nests.environment import Storage
-from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.loops.versioning import is_select
+from smelt.codegen.llvm.nests.nest import Limit, Nest, Schedule
+from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.schedule.build_nests import scan_axes
 from smelt.loop import ir as loop
 from smelt.loop.steps import better, exact, two_sum
@@ -86,6 +87,10 @@ class Lowering:
         """Values without loops, of this task and of the regions around."""
         self.dtypes: Mapping[str, DType] = {}
         """Types of the program's arrays."""
+        self.answers: Mapping[Item, bool] = {}
+        """Conditions that have one answer in all positions of the nest."""
+        self.proven: Collection[Limit] = ()
+        """Bounds checks that hold there."""
 
     def keep(self, item: Item, value: loop.Value) -> None:
         """Make a value without loops available to later nests."""
@@ -123,6 +128,10 @@ class Lowering:
     def extent(self, owner: Key, a: str) -> Index:
         """Return the extent of an array in scratch memory along an axis."""
         return self.index(self.storage.extent(owner, a))
+
+    def packed_place(self, variables: Mapping[str, str]) -> loop.Place:
+        """Return where a nest packs the element at the loops' positions."""
+        raise NotImplementedError
 
     def states(self, reduction: Item) -> Index:
         """Return how many states of a reduction a task starts: there may be room for more."""
@@ -274,7 +283,7 @@ class _Loops:
             if item in items or item in self.lowering.values:
                 return
             if not (self._is_kept(item) or isinstance(item, ssa.WindowRead)):
-                for a in item.args:
+                for a in self._operands(item):
                     need(a)
             items[item] = None
 
@@ -290,8 +299,14 @@ class _Loops:
         uses = Counter(self._roots())
         for item in self.items:
             if not self._is_kept(item):
-                uses.update(item.args)
+                uses.update(self._operands(item))
         return uses
+
+    def _operands(self, item: Item) -> tuple[Item, ...]:
+        """Return what an item reads: one side of a selection whose condition has one answer."""
+        if is_select(item) and (answer := self.lowering.answers.get(item.args[0])) is not None:
+            return (item.args[1 if answer else 2],)
+        return item.args
 
     def depth(self, item: Item) -> int:
         """Return how many loops must be open before an item is available."""
@@ -308,7 +323,7 @@ class _Loops:
         if len(self.stores) + len(self.updates) > 1 and isinstance(item, (ssa.Load, ssa.StateRead)):
             return True  # before anything is stored
         at = self.depth(item)
-        readers = [i for i in self.items if not self._is_kept(i) and item in i.args]
+        readers = [i for i in self.items if not self._is_kept(i) and item in self._operands(i)]
         return at < (self.depth(readers[0]) if readers else len(self.order))
 
     def _enter(self, depth: int) -> Iterator[loop.Statement]:
@@ -406,9 +421,7 @@ class _Loops:
     def _body(self) -> Body:
         """Return the statements at the innermost position."""
         saves = (i for i in self.saves if i not in self.early)
-        body: list[loop.Statement] = [
-            loop.Store(self._elements(i)[0], self.value(i)) for i in saves
-        ]
+        body: list[loop.Statement] = [loop.Store(self._saved(i), self.value(i)) for i in saves]
         for r in self.reductions:
             if r in self.in_arrays:
                 body += self._combined(r)
@@ -499,6 +512,12 @@ class _Loops:
             offset = add(mul(offset, self.lowering.extent(owner, a)), at)
         return [loop.Place(name, offset) for name in names]
 
+    def _saved(self, item: Item) -> loop.Place:
+        """Return where the current element of a saved item is stored."""
+        return (
+            self.lowering.packed_place(self.vars) if self.nest.packed else self._elements(item)[0]
+        )
+
     def _make(self, item: Item) -> loop.Value:
         """Return the value of an item whose operands are available."""
         if self._is_kept(item):
@@ -519,7 +538,8 @@ class _Loops:
                 ends = {"first": low, "last": sub(high, 1), "length": sub(high, low)}
                 return loop.position(ends[what])
             case _:
-                return self._applied(item, tuple(self.value(a) for a in item.args))
+                args = tuple(self.value(a) for a in self._operands(item))
+                return args[0] if len(args) < len(item.args) else self._applied(item, args)
 
     def _applied(self, item: Item, args: tuple[loop.Value, ...]) -> loop.Value:
         """Return the value of an item that is a function of its operands."""
@@ -543,7 +563,7 @@ class _Loops:
     def _load(self, access: Access) -> loop.Value:
         """Return a load, masked by the bounds checks that are not proven."""
         tests: list[loop.Value] = []
-        for e, n in access.limits:
+        for e, n in (x for x in access.limits if x not in self.lowering.proven):
             at, end = self._index(e), self._index(n)
             if not nonnegative(at):
                 tests.append(loop.Apply("le", (loop.position(0), loop.position(at))))

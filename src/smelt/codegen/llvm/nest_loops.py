@@ -10,6 +10,7 @@ memory are parameters, and a value that was computed before is an array of one e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from smelt.codegen.llvm import ir
@@ -20,7 +21,13 @@ from smelt.codegen.llvm.loopir.items import Item, StateRead, accesses_of
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.versioning import version_condition
 from smelt.codegen.llvm.lower_nest import Key, Lowering, identifier, lower_nest, start_states
-from smelt.codegen.llvm.nests.environment import Environment, LateStore, RowShare
+from smelt.codegen.llvm.nests.environment import (
+    PACKED,
+    Environment,
+    LateStore,
+    PackedArray,
+    RowShare,
+)
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.print_loops import LoopPrinter
 from smelt.codegen.llvm.vector_loops import Share, in_vectors, why_not_nest
@@ -32,7 +39,7 @@ from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.passes.version import version
 from smelt.loop.walk import is_short
 from smelt.types.dtype import DType, bool_, i64
-from smelt.types.expr import Atom, Expr, Index, add, atoms, axis
+from smelt.types.expr import Atom, Expr, Index, add, atoms, axis, floordiv, mod, mul, sub
 
 Value = ir.Value
 
@@ -40,12 +47,15 @@ Value = ir.Value
 def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     """Emit a nest from its loops, inside those of `scope`; return whether it has any."""
     row_groups = any(nest in x.groups.nests for x in env.row_groups)
-    if (row_groups and not nest.has_states) or env.range_targets or env.known_conditions:
+    if (row_groups and not nest.has_states) or env.range_targets:
         return False
     if why_not_nest(env.s, nest, env.storage):
         return False
+    packed = env.products.packed_array(nest) if env.products and nest.packed else None
+    if nest.packed and (packed is None or packed.width % (env.s.lanes * nest.unroll)):
+        return False
     printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found, env.frame.done)
-    lowering = _NestLowering(env, nest, scope, printer)
+    lowering = _NestLowering(env, nest, scope, printer, packed=packed)
     func = lowering.func()
     asks = [*env.frame.shares.get(nest, ())]
     late, cuts = env.late_store, lowering.cuts
@@ -77,12 +87,13 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
                 storage=env.storage,
                 vector_bytes=env.frame.target.vector_bytes,
                 streaming=env.frame.streaming,
+                packed=packed,
             )
         return func
 
     ended = (r for r in nest.reductions if r not in env.s.materialised)
     results = {item: lowering.values[item] for item in (*nest.scalars, *ended)}
-    choice = version_condition(nest)
+    choice = None if env.known_conditions else version_condition(nest)
     if choice is None:
         func = vectors(func)
     else:
@@ -122,11 +133,14 @@ class _NestLowering(Lowering):
         scope: Scope,
         printer: LoopPrinter,
         beside: Lowering | None = None,
+        packed: PackedArray | None = None,
     ) -> None:
         taken = {*env.frame.sizes, *map(identifier, env.frame.buffers)}
         super().__init__(env.s, env.storage, (), beside.taken if beside else taken)
         self.env, self.nest, self.scope, self.printer = env, nest, scope, printer
+        self.packed = packed
         self.dtypes = env.frame.dtypes
+        self.answers, self.proven = env.known_conditions, env.proven_limits
         self.numbers: dict[Value, Index] = {}
         self.params: list[loop.Param] = []
         for name, value in env.frame.sizes.items():
@@ -136,6 +150,8 @@ class _NestLowering(Lowering):
         for name in dict.fromkeys(a.buffer for a in accesses):
             self._add_array(identifier(name), env.frame.buffers[name], self.dtypes[name])
         self._add_scratch()
+        if packed is not None:
+            self._add_array(PACKED, packed.address, packed.dtype)
         self.ranges = {a: self._range(a) for a in env.s.phase.axes if self._has_range(a)}
         self._add_values()
 
@@ -167,8 +183,9 @@ class _NestLowering(Lowering):
         """Name the arrays in scratch memory that the nest reads or writes."""
         s, storage, nest = self.s, self.storage, self.nest
         used: dict[Key, tuple[str, ...]] = {}
-        for item in (*self._read(), *nest.saves):
-            if item in s.materialised and (item not in nest.items or item in nest.saves):
+        saves = () if nest.packed else nest.saves
+        for item in (*self._read(), *saves):
+            if item in s.materialised and (item not in nest.items or item in saves):
                 used[item] = s.materialised[item]
             elif isinstance(item, StateRead):
                 used[item.state] = storage.state_axes(item.state)
@@ -251,6 +268,23 @@ class _NestLowering(Lowering):
     def start(self, owner: Key, axis: str) -> Index:
         """Return the first position along an axis that an array in scratch memory has."""
         return self.number("first", self.env.start(owner, axis))
+
+    def packed_place(self, variables: Mapping[str, str]) -> loop.Place:
+        """Return where a nest packs the element at the loops' positions."""
+        packed = self.packed
+        assert packed is not None
+        at: Index = 0
+        for a, name in variables.items():
+            position = axis(name, self.index(self.s.phase.axes[a]))
+            step = self.number("step", packed.steps[a]) if a in packed.steps else 1
+            if packed.panel is not None and a == self.nest.vector:
+                column = sub(position, self.ranges[a][0])
+                panel = mul(floordiv(column, packed.width), self.number("panel", packed.panel))
+                at = add(at, add(panel, mod(column, packed.width)))
+            else:
+                start = self.number("from", packed.starts[a])
+                at = add(at, mul(sub(position, start), step))
+        return loop.Place(PACKED, at)
 
     def leaf(self, atom: Atom) -> Index:
         """Return a variable of the kernel in an index expression."""

@@ -30,8 +30,9 @@ from smelt.codegen.llvm.loops.partition_selects import is_split
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.lower_nest import identifier
-from smelt.codegen.llvm.nests.environment import Storage
+from smelt.codegen.llvm.nests.environment import PACKED, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
@@ -50,6 +51,7 @@ from smelt.loop.passes.prefetch import (
     prefetch_written,
 )
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
+from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.passes.vectorize import vectorize
@@ -90,7 +92,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     """
     if nest.has_states:
         return ""
-    if nest.product is not None or nest.packed:
+    if nest.product is not None:
         return "no map"
     if any(isinstance(i, _OTHERS) for i in nest.items):
         return "no map"
@@ -220,6 +222,7 @@ def in_vectors(
     storage: Storage,
     vector_bytes: int,
     streaming: bool,
+    packed: PackedArray | None = None,
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
@@ -235,6 +238,7 @@ def in_vectors(
     inner = [t for t in _loops(func) if t not in func.body]
     by_rows = row is not None and nest.vector in s.block
     by_rows &= row is not None and (row.kind == "each" or bool(nest.reductions))
+    by_rows &= packed is None or not packed.prefetch_rows
     if row is not None and (count := jammed_rows(nest)):
         func = _jammed(func, s, nest, row, count, pairs)
         row = loop_around(func.body, var)
@@ -242,7 +246,8 @@ def in_vectors(
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     streaming &= _fills_lines(s, nest)
     parts: dict[str, int | None] = {t.var: None for t in _loops(func) if t.var == var}
-    if not (nest.reductions or nest.state_updates or cuts or is_short or _scans(nest)):
+    keeps_start = nest.reductions or nest.state_updates or (packed and packed.width)
+    if not (keeps_start or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
     for name, most in parts.items():
         if most is not None and most <= s.lanes:
@@ -266,6 +271,10 @@ def in_vectors(
         # A task of a single row prefetches none: others come much later.
         count = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
         func = prefetch_rows(func, row.var, count, _length(s, nest))
+    if packed is not None and packed.stores_whole:
+        func = store_whole(func, PACKED)
+    if packed is not None and packed.prefetch_rows and row is not None:
+        func = prefetch_rows(func, row.var, packed.prefetch_rows, level=packed.level)
     if blocks:
         func = prefetch_block(func, blocks)
     if cuts and not is_short and not shares:

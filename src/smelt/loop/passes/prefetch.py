@@ -102,8 +102,14 @@ def prefetch(
     return replace_loop(func, var, change)
 
 
-def prefetch_rows(func: ir.Func, row: str, count: Index, length: Index = ir.UNKNOWN) -> ir.Func:
-    """Prefetch into L2 what the vectors in a loop over rows load `count` rows later.
+def prefetch_rows(
+    func: ir.Func,
+    row: str,
+    count: Index,
+    length: Index = ir.UNKNOWN,
+    level: Literal[1, 2] = 2,
+) -> ir.Func:
+    """Prefetch what the vectors in a loop over rows load `count` rows later.
 
     Masked vectors of rows that are `length` elements apart, one after another, are followed by what
     comes a page later. Raises LoopPassError if there is no such loop.
@@ -118,7 +124,7 @@ def prefetch_rows(func: ir.Func, row: str, count: Index, length: Index = ir.UNKN
         if step is None or step == 0 or any(a.kind == "axis" for a in expr.atoms(step)):
             return
         if place.mask is None:
-            yield from _lines(place, named(expr.mul(step, count)), 2, sizes)
+            yield from _lines(place, named(expr.mul(step, count)), level, sizes)
         elif step == length:
             yield from _lines(place, PAGE // sizes[place.buffer], 1, sizes)
 

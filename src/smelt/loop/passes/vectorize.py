@@ -42,6 +42,20 @@ func f(x: f32[n], y: out f32[n]; n)
     y[i_2] = v_2
     s' = v_2
 
+Panels are filled in vectors, as wide as them or a part of them, from where a loop starts:
+
+>>> module = parse('''
+... tile f(x: f32[], p: out f32[]; low, n)
+...   each i in low .. n
+...     p[(i - low)//8*800 + (i - low)%8] = x[i]
+... ''')
+>>> print(text(Module("f", (vectorize(module.funcs[0], "i", 4, "scalar"),))))
+tile f(x: f32[], p: out f32[]; low, n)
+  each i_1 in low .. low + (max(-low + n, 0)//4)*4 by 4
+    p[(i_1 - low)%8 + ((i_1 - low)//8)*800 : 4] = x[i_1 : 4]
+  each i in low + (max(-low + n, 0)//4)*4 .. n
+    p[(i - low)%8 + ((i - low)//8)*800] = x[i]
+
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
 a remainder), `whole` (the length is a multiple), `masked` (all vectors are masked: what is left is
 short).
@@ -399,11 +413,34 @@ class Widen(Rewriter):
 
     def _slope(self, e: Index) -> Index | None:
         """Return the stride of the loop's variable, if nothing else in `e` varies."""
-        slope = coefficient(e, self.loop.var)
+        slope = coefficient(self._first_lanes(e), self.loop.var)
         if slope is None or self._index_varies(slope):
             return None
         others = any(a.name in self.varying and a.name != self.loop.var for a in expr.atoms(e))
         return None if others else slope
+
+    def _first_lanes(self, e: Index) -> Index:
+        """Return an index without quotients that are equal in all lanes: vectors are whole groups.
+
+        Remainders of such groups count up with the loop.
+        """
+        total: Index = 0
+        for monomial, c in expr.terms_of(e):
+            varying = [a for a in monomial if self._atom_varies(a)]
+            if len(varying) != 1 or not self._divides_groups(varying[0]):
+                total = expr.add(total, expr.build({monomial: c}))
+            elif varying[0].kind == "%":
+                fixed = expr.build({tuple(a for a in monomial if a != varying[0]): c})
+                total = expr.add(total, expr.mul(fixed, ir.variable(self.loop)))
+        return total
+
+    def _divides_groups(self, a: Atom) -> bool:
+        """Return whether an atom divides the distance from the loop's start by whole vectors."""
+        if a.kind not in ("//", "%"):
+            return False
+        distance, divisor = a.args
+        start = expr.sub(ir.variable(self.loop), self.loop.low)
+        return distance == start and isinstance(divisor, int) and divisor % self.lanes == 0
 
     def place(self, p: ir.Place) -> ir.Place:
         mask = None if p.mask is None else self.value(p.mask)

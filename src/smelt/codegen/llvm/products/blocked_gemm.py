@@ -21,17 +21,18 @@ pack.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
-from smelt.codegen.llvm.access.prefetch import prefetch_packed_rows
+from smelt.codegen.llvm.access.prefetch import PACK_PREFETCH_ROWS, prefetch_packed_rows
 from smelt.codegen.llvm.instructions.dot_product import flip_sign, to_packed_bits
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.contraction import Contraction
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, Tile, short_row_tiles
 from smelt.codegen.llvm.products.gemv import Gemv
@@ -324,6 +325,16 @@ class BlockedGemm(Packer):
             self._pack_squares(nest, scope, nest.order)
         else:
             self.env.run(nest, scope)
+
+    def packed_array(self, nest: Nest) -> PackedArray | None:
+        """Return where loops pack an operand; None if only `put` knows."""
+        if self.c.group is not None:
+            return None
+        packed = self.rows_of(nest)
+        if nest.packed == "right":
+            units, start = number(self.c.packed_units), self.starts[self.c.n]
+            packed = self.panels_of(nest, self.c.tile.columns, units, start)
+        return replace(packed, prefetch_rows=PACK_PREFETCH_ROWS)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; groups whole, zeros past the last position."""

@@ -21,6 +21,7 @@ along k, is packed first, as in other blocks of k.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from math import gcd
 from typing import Self, cast
 
@@ -40,7 +41,7 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Cast, Item, accesses_of
 from smelt.codegen.llvm.loops.full_unroll import tail_mask
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.microkernel import strided_rows, strip_mine_axis
@@ -249,6 +250,20 @@ class FusedGemmPacker(Packer):
         if nest.packed == "right":
             return self.c.tile.columns if self.c.wide else 1
         return self.c.tile.lanes if self.c.packs_transposed else 1
+
+    def packed_array(self, nest: Nest) -> PackedArray | None:
+        """Return where loops pack an operand; None if only `put` knows."""
+        c, is_right = self.c, nest.packed == "right"
+        if c.blocks_k and c.packs_transposed and not is_right:
+            packed = self.panels_of(nest, c.tile.lanes, number(c.pitch), self.starts[c.m])
+        elif c.wide and is_right:
+            packed = self.panels_of(nest, c.tile.columns, self.depth, self.column)
+        else:
+            packed = self.rows_of(nest)
+        if not c.blocks_k or (c.by_tiles and not is_right and plain_load(c.left) is not None):
+            return packed
+        rows = NARROW_PREFETCH_ROWS if c.issue_bound else K_BLOCK_PREFETCH_ROWS
+        return replace(packed, prefetch_rows=rows, level=1)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; vectors of a strip whole, at their position."""

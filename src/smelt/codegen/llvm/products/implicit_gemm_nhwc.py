@@ -22,7 +22,7 @@ from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART, Tile
 from smelt.codegen.llvm.products.depthwise_separable import fused_depthwise, pack_by_rows
@@ -351,6 +351,16 @@ class ImplicitGemmNhwc(Packer):
             vector_loop(env, env.ranges[c.depth], lanes, put)
 
         env.loop(low, high, lanes, columns)
+
+    def packed_array(self, nest: Nest) -> PackedArray | None:
+        """Return where loops pack an operand; None if only `put` knows."""
+        if nest.packed == "right":
+            return super().packed_array(nest)
+        b, c = self.b, self.c
+        panels = self.panels_of(nest, c.tile.columns, number(c.taps * c.block), self.firsts[c.n])
+        tap = b.mul(self.tap, number(c.block * c.tile.columns))
+        to = element_address(b, panels.address, tap, panels.dtype)
+        return replace(panels, address=to, starts=self.firsts)
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
         """Return where a packed vector goes; weights go to panels as wide as the tile."""

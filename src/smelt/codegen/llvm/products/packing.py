@@ -51,7 +51,7 @@ from smelt.codegen.llvm.loopir.items import (
 from smelt.codegen.llvm.loops.partition_padding import has_small_step, interior_range
 from smelt.codegen.llvm.loops.partition_selects import MAX_CUTS, partition_axis_at_most
 from smelt.codegen.llvm.loops.versioning import live_items
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, PackedArray
 from smelt.codegen.llvm.nests.nest import Limit, Nest, Piece
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.microkernel import strip_mine_transpose_tiles
@@ -435,6 +435,33 @@ class Packer:
             self.put(nest, column, Scope(scope, {u: row, v: first}, lanes=lanes))
 
         emit_transposed(env, load, env.open(nest, scope), put)
+
+    def packed_array(self, nest: Nest) -> PackedArray | None:
+        """Return where loops pack an operand; None if only `put` knows."""
+        return None if self.row_vectors else self.rows_of(nest)
+
+    def rows_of(self, nest: Nest) -> PackedArray:
+        """Return an array with an operand's rows, each axis with its step."""
+        is_right = nest.packed == "right"
+        return PackedArray(
+            self.at(RIGHT_PART if is_right else LEFT_PART, number(0)),
+            self.image if is_right else self.element,
+            self.starts,
+            self.packed_right_strides if is_right else self.packed_left_strides,
+            stores_whole=self.stores_whole(nest),
+        )
+
+    def panels_of(self, nest: Nest, width: int, depth: Value, start: Value) -> PackedArray:
+        """Return an array in panels of `width` columns, with `depth` rows each, from `start` on."""
+        rows, (k, column) = self.rows_of(nest), nest.order
+        before = self.b.mul(self.b.sub(self.env.ranges[column][0], start), depth)
+        return replace(
+            rows,
+            address=element_address(self.b, rows.address, before, rows.dtype),
+            steps={k: number(width)},
+            width=width,
+            panel=self.b.mul(depth, number(width)),
+        )
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand; called from the body of the packing nest."""

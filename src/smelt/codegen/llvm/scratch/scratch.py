@@ -21,7 +21,8 @@ from smelt.codegen.llvm.instructions.indexing import (
 )
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StreamState, WindowRead
-from smelt.codegen.llvm.nests.environment import Environment, Key
+from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.storage import Key
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index
 

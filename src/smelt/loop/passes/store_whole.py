@@ -1,0 +1,43 @@
+"""Store masked vectors of an array whole, where nothing reads what is past their end.
+
+>>> from smelt.loop.text import parse, text
+>>> module = parse('''
+... tile f(x: f32[], p: out f32[]; n)
+...   each i in 0 .. n by 8
+...     on = prefix(n - i, 8)
+...     p[i : 8 | on] = x[i : 8 | on]
+... ''')
+>>> print(text(Module("f", (store_whole(module.funcs[0], "p"),))))
+tile f(x: f32[], p: out f32[]; n)
+  each i in 0 .. n by 8
+    on = prefix(n - i, 8)
+    p[i : 8] = x[i : 8 | on]
+
+Packed rows end in such vectors: the next row overwrites them, and there is room behind the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from smelt.loop import ir
+from smelt.loop.ir import Module
+from smelt.loop.walk import Body, Rewriter, with_func_body
+
+__all__ = ["Module", "store_whole"]
+
+
+def store_whole(func: ir.Func, array: str) -> ir.Func:
+    """Remove the masks of what is stored to an array."""
+    return with_func_body(func, _Unmasked(array).body(func.body))
+
+
+class _Unmasked(Rewriter):
+    def __init__(self, array: str) -> None:
+        super().__init__()
+        self.array = array
+
+    def statement(self, s: ir.Statement) -> Body:
+        if isinstance(s, ir.Store) and s.place.buffer == self.array:
+            return (replace(s, place=replace(s.place, mask=None)),)
+        return super().statement(s)
