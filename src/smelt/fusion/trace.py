@@ -72,6 +72,13 @@ GUARD_COST = 1.0
 NO_AXES: Axes = frozenset()
 
 
+def view_key(node: Node, is_value: Callable[[Node], bool]) -> Key:
+    """Return the key of a view down to nodes that are values."""
+    if is_value(node):
+        return (None, node.type, ())
+    return (node.op, node.type, tuple([view_key(x, is_value) for x in node.inputs]))
+
+
 class Read(NamedTuple):
     """A read of operand `leaf` (values are numbered in order, views entered)."""
 
@@ -119,6 +126,13 @@ class Trace:
     """The part of `cost` that these functions take."""
     is_conversion: bool = False
     """Whether it converts one element to another type, and does nothing else."""
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether it computes elements without reducing, scanning or looking up."""
+        return self.scan_axis < 0 and not (
+            self.reductions or self.dots or self.scatter_dims or self.data_positions
+        )
 
 
 class _IndexAxes(frozenset[str]):

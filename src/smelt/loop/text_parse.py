@@ -147,12 +147,7 @@ class _Reader:
     def _list(self, c: Cursor, *ends: Any) -> tuple[Any, ...]:
         """Parse items between commas up to one of some marks; the last argument parses one."""
         *stops, item = ends
-        out: list[Any] = []
-        while not c.at(*stops):
-            if out:
-                c.expect(",")
-            out.append(item())
-        return tuple(out)
+        return tuple(c.until(*stops, read=item))
 
     def _new_name(self, c: Cursor) -> str:
         token = c.token
@@ -287,11 +282,7 @@ class _Reader:
         c.expect("..")
         high = self._index(c)
         step = self._index(c) if c.accept("by") else 1
-        carry: list[ir.Carry] = []
-        if c.accept("with"):
-            carry.append(self._carry(c))
-            while c.accept(","):
-                carry.append(self._carry(c))
+        carry = c.listed(lambda: self._carry(c)) if c.accept("with") else ()
         c.expect_end()
         head = ir.For(kind, var, low, high, (), step, tuple(carry))
         self.env.values[var] = INDEX
@@ -315,11 +306,7 @@ class _Reader:
     def _if(self, c: Cursor, line: Line) -> ir.Statement:
         token = c.take()
         cond = self._value(c)
-        results: tuple[str, ...] = ()
-        if c.accept("with"):
-            results = (self._new_name(c),)
-            while c.accept(","):
-                results += (self._new_name(c),)
+        results = tuple(c.listed(lambda: self._new_name(c))) if c.accept("with") else ()
         c.expect_end()
         then, other = self._body(line.indent), ()
         for s in then:
@@ -348,10 +335,13 @@ class _Reader:
         c.expect("[")
         value = self._value(c, LEVELS["|"] + 1)
         index = ir.as_index(value)
-        lanes, stride, mask, other = 1, 1, None, None
+        lanes, stride, mask, other, group = 1, 1, None, None, list[int]()
         if c.accept(":"):
             lanes = c.number("a number of lanes")
             stride = self._index(c, LEVELS["*"] + 1) if c.accept("*") else stride
+            while c.accept("," if group else "with"):
+                sign = -1 if c.accept("-") else 1
+                group.append(sign * c.number("a distance"))
         if c.accept("|"):
             mask = self._value(c)
             if c.accept(":"):
@@ -359,7 +349,7 @@ class _Reader:
                 if not isinstance(other, ir.Const):
                     c.fail("a number expected for the elements outside")
         c.expect("]")
-        place = ir.Place(name, value if index is None else index, lanes, stride, mask)
+        place = ir.Place(name, value if index is None else index, lanes, stride, mask, (*group,))
         self._checked(c, token, lambda: place_type(place, self.env))
         return place, other
 

@@ -30,7 +30,10 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from smelt.python.origin import Origin
+from smelt.types.expr import Index, text
 
 Row = tuple[str, int, int, int]
 
@@ -208,7 +211,6 @@ def whole(x: Any) -> Any:
 
 # ---- formulas ------------------------------------------------------------------------------------
 
-
 MAX_FORMULA_CHARS: Final = 1 << 18
 _FUNCTIONS: Final = {"min": min, "max": max, "float": float, "inf": float("inf")}
 _NAMES: Final = {**_FUNCTIONS, "nan": float("nan")}
@@ -219,6 +221,18 @@ _NODES: Final = (
     *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
     *(ast.Call, ast.Subscript),
 )
+
+
+class Guard(NamedTuple):
+    """Condition `left relation right` on sizes for a recording, and the line that made it."""
+
+    left: Index
+    relation: str
+    right: Index
+    origin: Origin
+
+    def __str__(self) -> str:
+        return f"{text(self.left)} {self.relation} {text(self.right)}"
 
 
 class Formula:

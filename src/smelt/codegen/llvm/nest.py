@@ -51,7 +51,6 @@ from smelt.codegen.llvm.loops.split_store_ranges import (
     single_range_items,
     store_in_range,
 )
-from smelt.codegen.llvm.loops.unroll_columns import store_interleaved_columns
 from smelt.codegen.llvm.loops.versioning import (
     is_select,
     live_items,
@@ -392,8 +391,7 @@ class NestEmitter(Environment):
 
     def body(self, scope: Scope) -> None:
         """Emit the innermost body: values, saves, reductions, stores, and updates of states."""
-        stores = self.nest.stores
-        has_conditions = any(s.where is not None for s in stores)
+        has_conditions = any(s.where is not None for s in self.nest.stores)
         inside = single_range_items(self, scope) if has_conditions else ()
         for item in self.items:
             if item not in inside:
@@ -401,7 +399,7 @@ class NestEmitter(Environment):
         self.save(scope)
         for reduction in self.nest.reductions:
             self._reductions.step(reduction, scope)
-        for s in store_interleaved_columns(self, scope) if len(stores) > 1 else stores:
+        for s in self.nest.stores:
             self._store(s, scope)
         new = [self.get(x.value, scope, False) for x in self.nest.state_updates]
         for setting, value in zip(self.nest.state_updates, new, strict=True):

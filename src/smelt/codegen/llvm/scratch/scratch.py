@@ -5,7 +5,6 @@ from __future__ import annotations
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.interleaved_loads import load_strided
 from smelt.codegen.llvm.access.memory import (
-    FARTHEST_STEP,
     element_address,
     gather,
     load_scalar,
@@ -23,6 +22,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StreamState, WindowRead
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.storage import Key
+from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index
 
@@ -33,7 +33,7 @@ def _slot(env: Environment, item: Item | StreamState, axes: tuple[str, ...], sco
     """Return the element offset of the current position in a scratch array."""
     offset: Value = number(0)
     for a in axes:
-        extent = env.frame.index(env.storage.extent(item, a))
+        extent = env.extent(item, a)
         position = env.b.sub(scope.axis(a), env.start(item, a))
         offset = env.b.add(env.b.mul(offset, extent), position)
     return offset
@@ -63,7 +63,7 @@ def load_window(env: Environment, item: WindowRead, scope: Scope) -> Value:
     offset, lane_steps = number(0), list[Value]()
     step: Index | None = 0
     for a in axes:
-        extent = env.frame.index(env.storage.extent(source, a))
+        extent = env.extent(source, a)
         position = env.index(at[a], scope) if a in at else scope.axis(a)
         offset = env.b.add(env.b.mul(offset, extent), env.b.sub(position, env.start(source, a)))
         if lanes is not None:
@@ -114,7 +114,7 @@ def _scratch_offsets(env: Environment, key: Key, axes: tuple[str, ...], scope: S
     assert scope.lanes is not None
     step: Value = number(1)
     for a in axes[axes.index(scope.lanes.axis) + 1 :]:
-        step = env.b.mul(step, env.frame.index(env.storage.extent(key[0], a)))
+        step = env.b.mul(step, env.extent(key[0], a))
     lanes = scope.lanes.count
     return env.b.add(
         splat(env.b, _slot(env, key[0], axes, scope), lanes),
