@@ -24,7 +24,8 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from smelt.errors import DTypeError, VerifyError
-from smelt.kernel.env import Axes, Bound, Env, axes_of, dtype_of, index_axes
+from smelt.kernel.axes import Axes
+from smelt.kernel.env import Bound, Env, axes_of, dtype_of, index_axes
 from smelt.kernel.ir import (
     Apply,
     Axis,

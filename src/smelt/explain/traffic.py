@@ -27,20 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from smelt.kernel.env import Axes, Env
-from smelt.kernel.ir import (
-    Block,
-    If,
-    Index,
-    Kernel,
-    Load,
-    Param,
-    Position,
-    Statement,
-    Store,
-    Stream,
-    Value,
-)
+from smelt.kernel import ir
+from smelt.kernel.axes import Axes
+from smelt.kernel.env import Env
 from smelt.kernel.walk import children, values_of
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
@@ -97,7 +86,7 @@ class Traffic:
         return all(t.exact for t in (*self.loads.values(), *self.stores.values()))
 
 
-def traffic(kernel: Kernel, sizes: Mapping[str, int]) -> Traffic:
+def traffic(kernel: ir.Kernel, sizes: Mapping[str, int]) -> Traffic:
     """Return the elements and bytes that a launch touches; raise KeyError for a missing size."""
     visit = _Visit(kernel, sizes)
     visit.run()
@@ -113,7 +102,7 @@ class _Access:
     `sure` if every position in them is certainly touched.
     """
 
-    index: tuple[Index, ...]
+    index: tuple[ir.Index, ...]
     sure: bool
 
 
@@ -121,7 +110,7 @@ class _Access:
 class _Visit:
     """Collects the accesses of all statements that are executed."""
 
-    kernel: Kernel
+    kernel: ir.Kernel
     sizes: Mapping[str, int]
     loads: dict[str, list[_Access]] = field(default_factory=dict[str, list[_Access]])
     stores: dict[str, list[_Access]] = field(default_factory=dict[str, list[_Access]])
@@ -133,21 +122,23 @@ class _Visit:
         self.extents = {a.name: int(evaluate(a.extent, self.sizes)) for a in self.kernel.axes}
 
     def run(self) -> None:
-        grid = [b for b in self.kernel.grid if isinstance(b, Block)]
+        grid = [b for b in self.kernel.grid if isinstance(b, ir.Block)]
         if all(self.extents[b.axis] for b in grid):
             self._statements(self.kernel.body, all(b.stop is None for b in grid))
 
-    def _statements(self, body: Iterable[Statement], sure: bool) -> None:
+    def _statements(self, body: Iterable[ir.Statement], sure: bool) -> None:
         for s in body:
             for value in values_of(s):
                 self._value(value, sure)
             match s:
-                case Position(name=name):
+                case ir.Position(name=name):
                     self.positions[name] = self.env.lookup(name).axes
-                case Store(param=param, index=index, where=where, join="") if self._points(index):
+                case ir.Store(param=param, index=index, where=where, join="") if self._points(
+                    index
+                ):
                     access = self._access(index, sure and where is None)
                     self.stores.setdefault(param, []).append(access)
-                case Stream(blocks=blocks, body=inner, where=where, bounds=sees):
+                case ir.Stream(blocks=blocks, body=inner, where=where, bounds=sees):
                     if all(self.extents[b.axis] for b in blocks):
                         unmasked = (
                             where is None and not sees and all(b.stop is None for b in blocks)
@@ -156,17 +147,17 @@ class _Visit:
                 case _:
                     pass
 
-    def _value(self, value: Value, sure: bool) -> None:
-        if isinstance(value, Load) and self._points(value.index):
+    def _value(self, value: ir.Value, sure: bool) -> None:
+        if isinstance(value, ir.Load) and self._points(value.index):
             accesses = self.loads.setdefault(value.param, [])
             accesses.append(self._access(value.index, sure))
         for child in children(value):
-            self._value(child, sure and not isinstance(value, If))
+            self._value(child, sure and not isinstance(value, ir.If))
 
-    def _access(self, index: tuple[Index, ...], sure: bool) -> _Access:
+    def _access(self, index: tuple[ir.Index, ...], sure: bool) -> _Access:
         return _Access(tuple(map_variables(e, self._leaf) for e in index), sure)
 
-    def _leaf(self, atom: Atom) -> Index:
+    def _leaf(self, atom: Atom) -> ir.Index:
         if atom.kind == "size":
             return self.sizes[atom.name]
         if atom.kind == "axis":
@@ -176,7 +167,7 @@ class _Visit:
 
     # ---- counting ------------------------------------------------------------------------------
 
-    def count(self, param: Param, accesses: Sequence[_Access]) -> Touched:
+    def count(self, param: ir.Param, accesses: Sequence[_Access]) -> Touched:
         """Count the union of the elements that the accesses of a parameter touch."""
         shape = tuple(int(evaluate(d, self.sizes)) for d in param.shape)
         distinct = list(dict.fromkeys(a for a in accesses if self._points(a.index)))
@@ -186,7 +177,7 @@ class _Visit:
         size = param.dtype.itemsize * max(param.each, 1)
         return Touched(elements, elements * size, exact and not param.each)
 
-    def _points(self, index: tuple[Index, ...]) -> int:
+    def _points(self, index: tuple[ir.Index, ...]) -> int:
         """Return the number of positions of an index's axes, computed indices included."""
         names: set[str] = set()
         for e in index:
@@ -263,7 +254,7 @@ class _Box:
         return math.prod(s.count for s in self.sides)
 
 
-def _as_box(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Box | None:
+def _as_box(index: tuple[ir.Index, ...], shape: tuple[int, ...]) -> _Box | None:
     """Return the positions of an index as a box, or None if impossible."""
     dims: list[int] = []
     sides: list[_Steps] = []
@@ -276,7 +267,7 @@ def _as_box(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Box | None:
     return _Box(tuple(dims), tuple(sides))
 
 
-def _dimension_runs(index: tuple[Index, ...]) -> list[tuple[int, int]]:
+def _dimension_runs(index: tuple[ir.Index, ...]) -> list[tuple[int, int]]:
     """Return the shortest runs of dimensions such that no two share an axis."""
     last: dict[str, int] = {}
     for d, e in enumerate(index):
@@ -294,18 +285,18 @@ def _dimension_runs(index: tuple[Index, ...]) -> list[tuple[int, int]]:
     return runs
 
 
-def _as_progression(index: tuple[Index, ...], shape: tuple[int, ...]) -> _Steps | None:
+def _as_progression(index: tuple[ir.Index, ...], shape: tuple[int, ...]) -> _Steps | None:
     """Return the flat positions of a run as one progression, or None."""
     extent = math.prod(shape)
     if len(index) > 1 and not all(_inside(e, n) for e, n in zip(index, shape, strict=True)):
         return None
-    flat: Index = 0
+    flat: ir.Index = 0
     for e, n in zip(index, shape, strict=True):
         flat = flat * n + e
     if isinstance(flat, int):
         return _clip(_Steps(flat, flat + 1, 1, extent))
     parts: list[tuple[int, int]] = []
-    rest: Index = flat
+    rest: ir.Index = flat
     low = 0
     for name in axes_of(flat):
         c = coefficient(flat, name)
@@ -331,7 +322,7 @@ def axis_index(atom: Atom) -> Expr:
     return Expr((((atom,), 1),))
 
 
-def _inside(e: Index, limit: int) -> bool:
+def _inside(e: ir.Index, limit: int) -> bool:
     span = bounds(e)
     return span is not None and all(isinstance(x, int) and 0 <= x < limit for x in span)
 

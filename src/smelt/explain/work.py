@@ -19,25 +19,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from smelt.kernel.env import Axes, value_axes
-from smelt.kernel.ir import (
-    PUT,
-    Apply,
-    Block,
-    Dot,
-    Kernel,
-    Let,
-    Merge,
-    Position,
-    Reduce,
-    Scan,
-    Split,
-    Statement,
-    Store,
-    Stream,
-    Update,
-    Value,
-)
+from smelt.kernel import ir
+from smelt.kernel.axes import Axes, value_axes
 from smelt.kernel.walk import visit, visit_statement
 from smelt.ops import scalar_functions
 from smelt.python.dataclass import dataclass
@@ -59,7 +42,7 @@ class Work:
         return Work(self.flops + other.flops, self.transcendentals + other.transcendentals)
 
 
-def work(kernel: Kernel, sizes: Mapping[str, int]) -> Work:
+def work(kernel: ir.Kernel, sizes: Mapping[str, int]) -> Work:
     """Return the operations of a launch; raise KeyError for a missing size."""
     return _Count(kernel, sizes).run()
 
@@ -71,13 +54,15 @@ class _Count:
     `n` that a stream visits (all parts together), and the name of a split's grid axis its parts.
     """
 
-    def __init__(self, kernel: Kernel, sizes: Mapping[str, int]) -> None:
+    def __init__(self, kernel: ir.Kernel, sizes: Mapping[str, int]) -> None:
         self.kernel = kernel
         self.extents = {a.name: int(evaluate(a.extent, sizes)) for a in kernel.axes}
         self.extents |= {
-            s.name: int(evaluate(s.parts, sizes)) for s in kernel.grid if isinstance(s, Split)
+            s.name: int(evaluate(s.parts, sizes)) for s in kernel.grid if isinstance(s, ir.Split)
         }
-        self.fixed = frozenset(b.axis for b in kernel.grid if isinstance(b, Block) and b.size == 1)
+        self.fixed = frozenset(
+            b.axis for b in kernel.grid if isinstance(b, ir.Block) and b.size == 1
+        )
         self.names: dict[str, Axes] = {}
         self.new: dict[str, Axes] = {}
         self.visited: Axes = frozenset()
@@ -85,31 +70,31 @@ class _Count:
         self.total = Work()
 
     def run(self) -> Work:
-        grid = [b.axis for b in self.kernel.grid if isinstance(b, Block)]
+        grid = [b.axis for b in self.kernel.grid if isinstance(b, ir.Block)]
         if all(self.extents[a] for a in grid):
             self._body(self.kernel.body)
         return self.total
 
-    def _body(self, body: Iterable[Statement]) -> None:
+    def _body(self, body: Iterable[ir.Statement]) -> None:
         for s in body:
             for v in visit_statement(s):
                 self.total += self._operations(v)
             match s:
-                case Let(name=name, value=value) | Position(name=name, value=value):
+                case ir.Let(name=name, value=value) | ir.Position(name=name, value=value):
                     self.names[name] = self.axes(value)
-                case Update(state=name, value=value):
+                case ir.Update(state=name, value=value):
                     self.new[name] = self.axes(value) | self.names[name]
-                case Merge():
+                case ir.Merge():
                     self._merge(s)
-                case Stream():
+                case ir.Stream():
                     self._stream(s)
-                case Store(index=index, value=value, join=join) if join and join != PUT:
+                case ir.Store(index=index, value=value, join=join) if join and join != ir.PUT:
                     axes = dependent_axes(index, self.names.__getitem__) | self.axes(value)
                     self.total += Work(flops=self._points(axes))
                 case _:
                     pass
 
-    def _stream(self, s: Stream) -> None:
+    def _stream(self, s: ir.Stream) -> None:
         outer, self.visited = self.visited, self.visited | {b.axis for b in s.blocks}
         for b in s.blocks:
             self.extents[f"visits:{b.axis}"] = self._visits(b)
@@ -124,13 +109,13 @@ class _Count:
             self.names[state.name] = frozenset(state.axes) | around | parts
         self.visited = outer
 
-    def _visits(self, b: Block) -> int:
+    def _visits(self, b: ir.Block) -> int:
         """Return the number of blocks of an axis, over all parts."""
         parts = 1 if b.part is None else self.extents[b.part]
         extent = -(-self.extents[b.axis] // parts)
         return parts * (-(-extent // b.size) if b.size else min(extent, 1))
 
-    def _merge(self, s: Merge) -> None:
+    def _merge(self, s: ir.Merge) -> None:
         joins = max(self.extents[s.part] - 1, 0)
         for name in s.states:
             self.names[name] -= {s.part}
@@ -141,24 +126,24 @@ class _Count:
         implied = {f"visits:{a}" for a in axes}
         return math.prod(self.extents[a] for a in axes if a not in implied)
 
-    def axes(self, v: Value) -> Axes:
+    def axes(self, v: ir.Value) -> Axes:
         """Return the axes that a value varies along, including implicit repetition."""
         axes = value_axes(v, lambda name, new: (self.new if new else self.names)[name])
-        over = {a for x in visit(v) if isinstance(x, Reduce | Dot) for a in x.over}
+        over = {a for x in visit(v) if isinstance(x, ir.Reduce | ir.Dot) for a in x.over}
         return axes | {f"visits:{a}" for a in over & self.visited}
 
-    def _operations(self, v: Value) -> Work:
+    def _operations(self, v: ir.Value) -> Work:
         match v:
-            case Apply(op=op):
+            case ir.Apply(op=op):
                 points = self._points(self.axes(v))
                 if op in TRANSCENDENTAL:
                     return Work(transcendentals=points)
                 return Work(flops=points)
-            case Reduce(arg=arg, over=over):
+            case ir.Reduce(arg=arg, over=over):
                 return Work(flops=self._points(self.axes(arg) | set(over)))
-            case Scan():
+            case ir.Scan():
                 return Work(flops=self._points(self.axes(v)))
-            case Dot(left=left, right=right, over=over):
+            case ir.Dot(left=left, right=right, over=over):
                 axes = self.axes(left) | self.axes(right) | set(over)
                 return Work(flops=2 * self._points(axes))
             case _:

@@ -1,7 +1,10 @@
-"""Maintain clusters during the search: members, readers, and cached verdicts on sets of units.
+"""Maintain clusters during the search: what they hold, who reads them, what they cost.
 
-Clusters are numbered by one of their units; sets of units and of clusters are bit masks. The
-verdict on a set is computed once.
+`Reach` says which clusters wait for which, so that no join closes a cycle. A `Verdict` is the price
+of a set of units as one kernel, or why it is none; each set is judged once, and isomorphic sets
+share theirs. `State` has the clusters, and stores what somebody outside of one reads.
+
+Clusters are numbered by one of their units; sets of units and of clusters are bit masks.
 """
 
 from __future__ import annotations

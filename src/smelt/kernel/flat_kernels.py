@@ -45,43 +45,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from smelt.kernel import ir
 from smelt.kernel.block_reduction import accumulated
 from smelt.kernel.canonical import canonical_kernel, names_of, unused_name
-from smelt.kernel.ir import (
-    Apply,
-    Axis,
-    Block,
-    Cast,
-    Const,
-    Each,
-    IndexValue,
-    Kernel,
-    Let,
-    Load,
-    Merge,
-    Param,
-    Reduce,
-    Ref,
-    Split,
-    Statement,
-    Store,
-    Stream,
-    Update,
-    Value,
-)
 from smelt.kernel.transform.stream_to_reduction import reductions_of
 from smelt.kernel.walk import live, loads, refs, stores, transform, visit_body, visit_statement
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, floordiv, minimum, product, size
 
-PlainStatement = Let | Store | Update
+PlainStatement = ir.Let | ir.Store | ir.Update
 _BLOCK = 4096
 _AXIS = "elements"
-_POINTWISE = (Const, Ref, Load, Apply, Cast)
+_POINTWISE = (ir.Const, ir.Ref, ir.Load, ir.Apply, ir.Cast)
 
 
-def flat_map(kernel: Kernel) -> Kernel | None:
+def flat_map(kernel: ir.Kernel) -> ir.Kernel | None:
     """Return an elementwise kernel as one on arrays of one dimension, with canonical names.
 
     All arrays have one shape and one element of each is used at a time; scalars are read beside
@@ -89,7 +68,7 @@ def flat_map(kernel: Kernel) -> Kernel | None:
     """
     params = (*kernel.inputs, *kernel.outputs)
     shapes = {p.shape for p in params if p.shape}
-    is_plain = all(isinstance(s, Let | Store) for s in kernel.body) and len(shapes) == 1
+    is_plain = all(isinstance(s, ir.Let | ir.Store) for s in kernel.body) and len(shapes) == 1
     if not is_plain or any(p.strides is not None or p.each for p in params):
         return None
     names = {*names_of(kernel)}
@@ -99,77 +78,77 @@ def flat_map(kernel: Kernel) -> Kernel | None:
     places = {place for s in kernel.body for place in _places(s, count)}
     if len(places) != 1 or not is_every_element(kernel, places.pop(), shape):
         return None
-    axis = Axis(_AXIS, size(_AXIS))
+    axis = ir.Axis(_AXIS, size(_AXIS))
 
-    def flat(p: Param) -> Param:
+    def flat(p: ir.Param) -> ir.Param:
         return replace(p, shape=(axis.extent,)) if p.shape else p
 
-    body = (flat_statement(s, axis) for s in kernel.body if isinstance(s, Let | Store))
-    plain = Kernel(
+    body = (flat_statement(s, axis) for s in kernel.body if isinstance(s, ir.Let | ir.Store))
+    plain = ir.Kernel(
         kernel.name,
         tuple(map(flat, kernel.inputs)),
         tuple(map(flat, kernel.outputs)),
         (axis,),
-        (Block(_AXIS, _BLOCK),),
+        (ir.Block(_AXIS, _BLOCK),),
         tuple(body),
     )
     return canonical_kernel(plain)[0].kernel
 
 
-def over_arrays(flat: Kernel, count: int) -> Kernel:
+def over_arrays(flat: ir.Kernel, count: int) -> ir.Kernel:
     """Return a kernel on flat arrays over families of `count` arrays."""
     inputs, outputs = (
         tuple(replace(p, each=count) for p in side) for side in (flat.inputs, flat.outputs)
     )
-    return replace(flat, inputs=inputs, outputs=outputs, grid=(Each(count), *flat.grid))
+    return replace(flat, inputs=inputs, outputs=outputs, grid=(ir.Each(count), *flat.grid))
 
 
-def is_plain(v: Value, count: Index) -> bool:
+def is_plain(v: ir.Value, count: Index) -> bool:
     """Return whether a value takes elements of arrays one by one; `count` is their number."""
-    if isinstance(v, IndexValue):
+    if isinstance(v, ir.IndexValue):
         return v.index == count
-    return isinstance(v, _POINTWISE) and not (isinstance(v, Load) and v.other is not None)
+    return isinstance(v, _POINTWISE) and not (isinstance(v, ir.Load) and v.other is not None)
 
 
-def _flat_value(v: Value, axis: Axis) -> Value:
+def _flat_value(v: ir.Value, axis: ir.Axis) -> ir.Value:
     """Return a plain value along the axis of all elements."""
     match v:
-        case Load(index=index) if index:
+        case ir.Load(index=index) if index:
             return replace(v, index=(axis.index,))
-        case IndexValue():
+        case ir.IndexValue():
             return replace(v, index=axis.extent)
         case _:
             return v
 
 
-def _places(s: Statement, count: Index) -> Iterator[tuple[Index, ...] | None]:
+def _places(s: ir.Statement, count: Index) -> Iterator[tuple[Index, ...] | None]:
     """Yield the indices of the arrays' elements; None for what is not a plain map."""
-    if isinstance(s, Store):
+    if isinstance(s, ir.Store):
         yield s.index if s.where is None and not s.join else None
     for v in visit_statement(s):
         if not is_plain(v, count):
             yield None
-        elif isinstance(v, Load) and v.index:
+        elif isinstance(v, ir.Load) and v.index:
             yield v.index
 
 
 def is_every_element(
-    kernel: Kernel, place: tuple[Index, ...] | None, shape: tuple[Index, ...]
+    kernel: ir.Kernel, place: tuple[Index, ...] | None, shape: tuple[Index, ...]
 ) -> bool:
     """Return whether the grid visits every element of such arrays once, at `place`."""
     if place is None:
         return False
-    whole = [replace(b, size=None) for b in kernel.grid if isinstance(b, Block)]
-    axes = [(a.index, a.extent) for a in kernel.axes if Block(a.name) in whole]
+    whole = [replace(b, size=None) for b in kernel.grid if isinstance(b, ir.Block)]
+    axes = [(a.index, a.extent) for a in kernel.axes if ir.Block(a.name) in whole]
     pairs = [(e, n) for e, n in zip(place, shape, strict=True) if (e, n) != (0, 1)]
     is_grid = len(axes) == len(kernel.axes) == len(kernel.grid)
     return is_grid and len(pairs) == len(axes) and all(p in axes for p in pairs)
 
 
-def flat_statement(s: PlainStatement, axis: Axis) -> PlainStatement:
+def flat_statement(s: PlainStatement, axis: ir.Axis) -> PlainStatement:
     """Return a plain statement along the axis of all elements."""
     changed = replace(s, value=transform(s.value, lambda v: _flat_value(v, axis)))
-    is_array = isinstance(changed, Store) and changed.index
+    is_array = isinstance(changed, ir.Store) and changed.index
     return replace(changed, index=(axis.index,)) if is_array else changed
 
 
@@ -190,11 +169,11 @@ class FlatKernel(NamedTuple):
     chunks, which are the same in both kernels.
     """
 
-    kernel: Kernel
+    kernel: ir.Kernel
     columns: tuple[int, ...]
 
 
-def flat_kernels(kernel: Kernel) -> tuple[FlatKernel, ...]:
+def flat_kernels(kernel: ir.Kernel) -> tuple[FlatKernel, ...]:
     """Return the kernels on flat arrays that compute a kernel one after another.
 
     One for an elementwise kernel, two for reductions of whole arrays, none for other kernels.
@@ -212,53 +191,57 @@ class _WholeReduction(NamedTuple):
     `late` and `results` wait for `reductions`.
     """
 
-    kernel: Kernel
-    early: tuple[Let, ...]
-    stores: tuple[Store, ...]
-    reductions: Mapping[str, Reduce]
-    late: tuple[Let, ...]
-    results: tuple[Store, ...]
+    kernel: ir.Kernel
+    early: tuple[ir.Let, ...]
+    stores: tuple[ir.Store, ...]
+    reductions: Mapping[str, ir.Reduce]
+    late: tuple[ir.Let, ...]
+    results: tuple[ir.Store, ...]
 
     def kernels(self) -> tuple[FlatKernel, ...]:
         """Return the kernel of the chunks, and the one that merges their results."""
         taken = {*names_of(self.kernel)}
         elements, chunk = (unused_name(name, taken) for name in ("elements", "chunk"))
-        whole = Axis(elements, size(elements))
-        chunks = Axis(chunk, floordiv(whole.extent + (CHUNK - 1), CHUNK))
+        whole = ir.Axis(elements, size(elements))
+        chunks = ir.Axis(chunk, floordiv(whole.extent + (CHUNK - 1), CHUNK))
         parts = {
-            name: Param(unused_name(f"{name}_chunks", taken), r.dtype.compute, (chunks.extent,))
+            name: ir.Param(unused_name(f"{name}_chunks", taken), r.dtype.compute, (chunks.extent,))
             for name, r in self.reductions.items()
         }
         return self._chunks(whole, chunks, parts), self._merge(whole, chunks, parts)
 
-    def _chunks(self, whole: Axis, chunks: Axis, parts: Mapping[str, Param]) -> FlatKernel:
+    def _chunks(self, whole: ir.Axis, chunks: ir.Axis, parts: Mapping[str, ir.Param]) -> FlatKernel:
         first = chunks.index * CHUNK
         stop = minimum(first + CHUNK, whole.extent)
-        block = Block(whole.name, LOADED, IndexValue(stop, i64), None, IndexValue(first, i64))
+        block = ir.Block(
+            whole.name, LOADED, ir.IndexValue(stop, i64), None, ir.IndexValue(first, i64)
+        )
         flat = ((n, replace(r, over=(whole.name,))) for n, r in self.reductions.items())
         states, updates = zip(*(accumulated(n, r) for n, r in flat), strict=True)
         body = [flat_statement(s, whole) for s in (*self.early, *self.stores, *updates)]
-        stream = Stream((block,), states, tuple(live(body)))
-        kept = [Store(p.name, (chunks.index,), Ref(n)) for n, p in parts.items()]
-        axes, grid = (whole, chunks), (Block(chunks.name, 1),)
-        kernel = Kernel(self.kernel.name, (), (*parts.values(),), axes, grid, (stream, *kept))
+        stream = ir.Stream((block,), states, tuple(live(body)))
+        kept = [ir.Store(p.name, (chunks.index,), ir.Ref(n)) for n, p in parts.items()]
+        axes, grid = (whole, chunks), (ir.Block(chunks.name, 1),)
+        kernel = ir.Kernel(self.kernel.name, (), (*parts.values(),), axes, grid, (stream, *kept))
         return self._with_params(kernel, whole.extent, parts)
 
-    def _merge(self, whole: Axis, chunks: Axis, parts: Mapping[str, Param]) -> FlatKernel:
-        loaded = {n: Load(p.name, (chunks.index,)) for n, p in parts.items()}
+    def _merge(self, whole: ir.Axis, chunks: ir.Axis, parts: Mapping[str, ir.Param]) -> FlatKernel:
+        loaded = {n: ir.Load(p.name, (chunks.index,)) for n, p in parts.items()}
         merged = (
             accumulated(n, replace(r, arg=loaded[n], over=(chunks.name,)))
             for n, r in self.reductions.items()
         )
         states, updates = zip(*merged, strict=True)
-        stream = Stream((Block(chunks.name, MERGED),), states, updates)
+        stream = ir.Stream((ir.Block(chunks.name, MERGED),), states, updates)
         after = live([flat_statement(s, whole) for s in (*self.early, *self.late, *self.results)])
         inputs, body = tuple(parts.values()), (stream, *after)
         return self._with_params(
-            Kernel(self.kernel.name, inputs, (), (chunks,), (), body), 1, parts
+            ir.Kernel(self.kernel.name, inputs, (), (chunks,), (), body), 1, parts
         )
 
-    def _with_params(self, flat: Kernel, extent: Index, parts: Mapping[str, Param]) -> FlatKernel:
+    def _with_params(
+        self, flat: ir.Kernel, extent: Index, parts: Mapping[str, ir.Param]
+    ) -> FlatKernel:
         """Return a kernel with the parameters that it reads and writes, and canonical names."""
         used = {v.param for v in loads(flat)} | {s.param for s in stores(flat)}
         numbers = {p.name: -1 - k for k, p in enumerate(parts.values())}
@@ -279,7 +262,7 @@ class _WholeReduction(NamedTuple):
 # ---- recognition ---------------------------------------------------------------------------------
 
 
-def _whole_reduction(kernel: Kernel) -> _WholeReduction | None:
+def _whole_reduction(kernel: ir.Kernel) -> _WholeReduction | None:
     """Return the statements of a kernel that reduces all elements of its arrays."""
     body, params = _unsplit(kernel), (*kernel.inputs, *kernel.outputs)
     shapes = {p.shape for p in params if p.shape}
@@ -287,24 +270,24 @@ def _whole_reduction(kernel: Kernel) -> _WholeReduction | None:
         return None
     if len({p.name for p in params}) < len(params):
         return None
-    early: dict[str, Let] = {}
-    late: dict[str, Let] = {}
-    reductions: dict[str, Reduce] = {}
-    stores: list[Store] = []
-    results: list[Store] = []
+    early: dict[str, ir.Let] = {}
+    late: dict[str, ir.Let] = {}
+    reductions: dict[str, ir.Reduce] = {}
+    stores: list[ir.Store] = []
+    results: list[ir.Store] = []
     for s in body:
         waits = any(n in late or n in reductions for n in refs(s.value))
-        if isinstance(s, Store):
+        if isinstance(s, ir.Store):
             (results if waits or not s.index else stores).append(s)
-        elif not isinstance(s.value, Reduce):
+        elif not isinstance(s.value, ir.Reduce):
             (late if waits else early)[s.name] = s
         elif waits or not _is_whole(s.value, kernel):
             return None
         else:
             reductions[s.name] = s.value
-    inside = [*early.values(), *stores, *(Let(n, r.arg) for n, r in reductions.items())]
+    inside = [*early.values(), *stores, *(ir.Let(n, r.arg) for n, r in reductions.items())]
     places = {v.index for s in inside for v in loads(s) if v.index} | {s.index for s in stores}
-    grid = tuple(Block(a.name) for a in kernel.axes)
+    grid = tuple(ir.Block(a.name) for a in kernel.axes)
     plain = replace(kernel, grid=grid)
     count = product(shape := shapes.pop())
     if len(places) != 1 or not is_every_element(plain, places.pop(), shape):
@@ -319,26 +302,30 @@ def _whole_reduction(kernel: Kernel) -> _WholeReduction | None:
     )
 
 
-def _unsplit(kernel: Kernel) -> Sequence[Let | Store] | None:
+def _unsplit(kernel: ir.Kernel) -> Sequence[ir.Let | ir.Store] | None:
     """Return the statements of a kernel without a grid, or without its split."""
     match kernel.grid, kernel.body:
         case (), _:
             body = [*kernel.body]
-        case [Split()], [Stream(blocks=[Block(part=str()) as block]) as s, Merge(), *after]:
+        case [ir.Split()], [
+            ir.Stream(blocks=[ir.Block(part=str()) as block]) as s,
+            ir.Merge(),
+            *after,
+        ]:
             inside = reductions_of(replace(s, blocks=(replace(block, part=None),)))
             body = [*dict.fromkeys([*inside, *after])] if inside else [s]
         case _:
             return None
-    result = [s for s in body if isinstance(s, Let | Store)]
+    result = [s for s in body if isinstance(s, ir.Let | ir.Store)]
     return result if len(result) == len(body) else None
 
 
-def _is_whole(r: Reduce, kernel: Kernel) -> bool:
+def _is_whole(r: ir.Reduce, kernel: ir.Kernel) -> bool:
     return {*r.over} == {a.name for a in kernel.axes} and not COMBINES[r.combine].positional
 
 
-def _are_plain(body: Iterable[Statement], count: Index) -> bool:
+def _are_plain(body: Iterable[ir.Statement], count: Index) -> bool:
     """Return whether statements compute with elements, without reductions and positions."""
     body = [*body]
-    is_whole = all(s.where is None and not s.join for s in body if isinstance(s, Store))
+    is_whole = all(s.where is None and not s.join for s in body if isinstance(s, ir.Store))
     return is_whole and all(is_plain(v, count) for v in visit_body(body))

@@ -20,20 +20,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from smelt.errors import VerifyError
-from smelt.kernel.ir import (
-    NO_EXPONENT,
-    Apply,
-    Cast,
-    Const,
-    Kernel,
-    Let,
-    Merge,
-    Ref,
-    State,
-    Stream,
-    Update,
-    Value,
-)
+from smelt.kernel import ir
 from smelt.kernel.walk import transform, visit
 from smelt.ops.cast import cast_reference
 from smelt.ops.combine import CHOICE, EXTREMES
@@ -58,25 +45,25 @@ class MergeRule:
 
     state: str
     op: str
-    rescaled: Value
+    rescaled: ir.Value
 
 
-def merge_rules(kernel: Kernel) -> dict[str, MergeRule]:
+def merge_rules(kernel: ir.Kernel) -> dict[str, MergeRule]:
     """Return the merge rule of every state that the kernel merges, in evaluation order.
 
     Raises VerifyError for a state whose update does not define a monoid.
     """
     rules: dict[str, MergeRule] = {}
     for merge in kernel.body:
-        if isinstance(merge, Merge):
+        if isinstance(merge, ir.Merge):
             stream = _stream_of(kernel, merge.part)
             rules.update(_Deriver(stream, merge.states).rules())
     return rules
 
 
-def _stream_of(kernel: Kernel, part: str) -> Stream:
+def _stream_of(kernel: ir.Kernel, part: str) -> ir.Stream:
     streams = [
-        s for s in kernel.body if isinstance(s, Stream) and any(b.part == part for b in s.blocks)
+        s for s in kernel.body if isinstance(s, ir.Stream) and any(b.part == part for b in s.blocks)
     ]
     if len(streams) != 1:
         raise VerifyError(f"merge {part}: {len(streams)} streams are spread over {part}, not one")
@@ -84,9 +71,9 @@ def _stream_of(kernel: Kernel, part: str) -> Stream:
 
 
 class _Deriver:
-    def __init__(self, stream: Stream, names: tuple[str, ...]) -> None:
-        self.lets = {s.name: s.value for s in stream.body if isinstance(s, Let)}
-        self.updates = {s.state: s.value for s in stream.body if isinstance(s, Update)}
+    def __init__(self, stream: ir.Stream, names: tuple[str, ...]) -> None:
+        self.lets = {s.name: s.value for s in stream.body if isinstance(s, ir.Let)}
+        self.updates = {s.state: s.value for s in stream.body if isinstance(s, ir.Update)}
         self.states = {s.name: s for s in stream.states if s.name in names}
         for name in names:
             if name not in self.states:
@@ -99,7 +86,7 @@ class _Deriver:
 
     def _rule(self, name: str) -> MergeRule:
         update = self._inlined(self.updates[name])
-        if not isinstance(update, Apply) or len(update.args) != 2:
+        if not isinstance(update, ir.Apply) or len(update.args) != 2:
             self._refuse(name, "its update is not an operator on two values")
         row = SCALARS[update.op]
         if not (row.associative and row.commutative):
@@ -118,40 +105,40 @@ class _Deriver:
     def _refuse(self, name: str, reason: str) -> NoReturn:
         raise VerifyError(f"the state {name} is not a monoid that parts can join in: {reason}")
 
-    def _inlined(self, v: Value) -> Value:
+    def _inlined(self, v: ir.Value) -> ir.Value:
         """Inline bound names in `v` whose definitions read an old or new state."""
 
-        def change(x: Value) -> Value:
-            if isinstance(x, Ref) and not x.next and x.name in self.lets:
+        def change(x: ir.Value) -> ir.Value:
+            if isinstance(x, ir.Ref) and not x.next and x.name in self.lets:
                 inner = self._inlined(self.lets[x.name])
-                if any(isinstance(y, Ref) and y.name in self.states for y in visit(inner)):
+                if any(isinstance(y, ir.Ref) and y.name in self.states for y in visit(inner)):
                     return inner
             return x
 
         return transform(v, change)
 
-    def _reads(self, v: Value, name: str) -> bool:
-        return Ref(name) in set(visit(v))
+    def _reads(self, v: ir.Value, name: str) -> bool:
+        return ir.Ref(name) in set(visit(v))
 
     # ---- monoid laws ---------------------------------------------------------------------------
 
-    def _check_identity(self, state: State, op: str) -> None:
+    def _check_identity(self, state: ir.State, op: str) -> None:
         init, row = state.init, SCALARS[op]
-        if isinstance(init, Const):
-            if op == "max" and init.value == NO_EXPONENT:
+        if isinstance(init, ir.Const):
+            if op == "max" and init.value == ir.NO_EXPONENT:
                 return
             identity = None if row.identity is None else row.identity(init.dtype)
-            if identity is not None and Const(identity, init.dtype).value == init.value:
+            if identity is not None and ir.Const(identity, init.dtype).value == init.value:
                 return
         self._refuse(state.name, f"its first value is not the identity of {op}")
 
-    def _check_distributes(self, name: str, op: str, carried: Value) -> None:
+    def _check_distributes(self, name: str, op: str, carried: ir.Value) -> None:
         """Check from its form that the rescaling distributes over the operator."""
-        while carried != Ref(name):
+        while carried != ir.Ref(name):
             if (selected := self._selected(name, op, carried)) is not None:
                 carried = selected
                 continue
-            if not isinstance(carried, Apply) or carried.op not in _SCALES.get(op, ()):
+            if not isinstance(carried, ir.Apply) or carried.op not in _SCALES.get(op, ()):
                 self._refuse(name, f"its old value reaches {op} through more than a rescaling")
             place = 0
             if SCALARS[carried.op].commutative and not self._reads(carried.args[0], name):
@@ -160,25 +147,25 @@ class _Deriver:
             if self._reads(factor, name) or not self._reads(carried.args[place], name):
                 self._refuse(name, "its rescaling depends on itself")
             for v in visit(factor):
-                is_plain = isinstance(v, Const | Apply | Cast)
-                if not is_plain and not (isinstance(v, Ref) and v.name in self.states):
+                is_plain = isinstance(v, ir.Const | ir.Apply | ir.Cast)
+                if not is_plain and not (isinstance(v, ir.Ref) and v.name in self.states):
                     self._refuse(name, "its rescaling depends on more than merged states")
             carried = carried.args[place]
 
-    def _selected(self, name: str, op: str, carried: Value) -> Value | None:
+    def _selected(self, name: str, op: str, carried: ir.Value) -> ir.Value | None:
         """Return the value a select carries over, or None if `carried` is not a select.
 
         The select must yield the old value or the identity, by a condition on shifts that only
         grow or only fall: if the old value is kept at the end, it was kept in every step.
         """
-        if not isinstance(carried, Apply) or carried.op != CHOICE:
+        if not isinstance(carried, ir.Apply) or carried.op != CHOICE:
             return None
         condition, selected, other = carried.args
-        shifts = {v.name for v in visit(condition) if isinstance(v, Ref)}
-        is_plain = all(isinstance(v, Const | Apply | Ref) for v in visit(condition))
+        shifts = {v.name for v in visit(condition) if isinstance(v, ir.Ref)}
+        is_plain = all(isinstance(v, ir.Const | ir.Apply | ir.Ref) for v in visit(condition))
         identity = SCALARS[op].identity
         is_identity = (
-            isinstance(other, Const)
+            isinstance(other, ir.Const)
             and identity is not None
             and other.value == identity(other.dtype)
         )
@@ -187,14 +174,16 @@ class _Deriver:
         for shift in shifts:
             update = self._inlined(self.updates[shift])
             if not (
-                isinstance(update, Apply) and update.op in EXTREMES and Ref(shift) in update.args
+                isinstance(update, ir.Apply)
+                and update.op in EXTREMES
+                and ir.Ref(shift) in update.args
             ):
                 self._refuse(name, f"its old value is chosen by {shift}, which comes back")
         return selected
 
-    def _check_composition(self, name: str, carried: Value) -> None:
+    def _check_composition(self, name: str, carried: ir.Value) -> None:
         """Check on samples that equal shifts rescale by 1 and that rescalings compose."""
-        shifts = sorted({v.name for v in visit(carried) if isinstance(v, Ref)} - {name})
+        shifts = sorted({v.name for v in visit(carried) if isinstance(v, ir.Ref)} - {name})
         start = self._sample(name, 2)
         for offset in range(3):
             a, b, c = ({g: self._sample(g, k * 3 + offset) for g in shifts} for k in range(3))
@@ -207,7 +196,7 @@ class _Deriver:
     def _dtype(self, name: str) -> DType:
         state = self.states[name]
         init = state.init
-        dtype = state.dtype or (init.dtype if isinstance(init, Const) else _unknown(name))
+        dtype = state.dtype or (init.dtype if isinstance(init, ir.Const) else _unknown(name))
         return dtype.compute
 
     def _sample(self, name: str, k: int) -> Any:
@@ -215,19 +204,24 @@ class _Deriver:
         return np.asarray(abs(number) if dtype.kind == "uint" else number, dtype.numpy)
 
     def _rescale(
-        self, carried: Value, name: str, start: Any, old: Mapping[str, Any], new: Mapping[str, Any]
+        self,
+        carried: ir.Value,
+        name: str,
+        start: Any,
+        old: Mapping[str, Any],
+        new: Mapping[str, Any],
     ) -> Any:
-        def number(v: Value) -> Any:
+        def number(v: ir.Value) -> Any:
             match v:
-                case Const(value=value, dtype=dtype):
+                case ir.Const(value=value, dtype=dtype):
                     return np.asarray(value, dtype.numpy)
-                case Ref(name=ref, next=following):
+                case ir.Ref(name=ref, next=following):
                     if ref == name:
                         return start
                     return (new if following else old)[ref]
-                case Cast(arg=arg, dtype=dtype):
+                case ir.Cast(arg=arg, dtype=dtype):
                     return cast_reference(number(arg), dtype)
-                case Apply(op=op, args=args):
+                case ir.Apply(op=op, args=args):
                     return SCALARS[op].numpy(*(number(a) for a in args))
                 case _:
                     raise AssertionError(f"{v} is checked not to occur")

@@ -39,21 +39,8 @@ from dataclasses import replace
 from itertools import count
 from math import prod
 
+from smelt.kernel import ir
 from smelt.kernel.canonical import names_of
-from smelt.kernel.ir import (
-    Block,
-    Each,
-    IndexValue,
-    Kernel,
-    Load,
-    Param,
-    Position,
-    Split,
-    Statement,
-    Store,
-    Stream,
-    Value,
-)
 from smelt.kernel.walk import joined_axes, loads, map_values, visit_body
 from smelt.types.expr import (
     Atom,
@@ -76,7 +63,7 @@ FixedIndex = tuple[str, int, int]
 """Constant index: parameter, dimension, position."""
 
 
-def parametrize(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
+def parametrize(kernel: ir.Kernel) -> tuple[ir.Kernel, Mapping[str, int]]:
     """Replace constant indices of parameters by sizes; return the kernel and their values.
 
     A bound that the kernel's loads rely on becomes a fact of its calls. Positions along a last
@@ -94,8 +81,8 @@ def parametrize(kernel: Kernel) -> tuple[Kernel, Mapping[str, int]]:
         name = names.get((param, d, e)) if isinstance(e, int) else None
         return e if name is None else size(name)
 
-    def change(value: Value) -> Value:
-        if not isinstance(value, Load):
+    def change(value: ir.Value) -> ir.Value:
+        if not isinstance(value, ir.Load):
             return value
         at = tuple(index_size(value.param, d, e) for d, e in enumerate(value.index))
         return replace(value, index=at)
@@ -118,7 +105,7 @@ def erase_numbers(text: str) -> str:
     return _NUMBER.sub("0", text)
 
 
-def _constant_indices(kernel: Kernel, loads: Sequence[Load]) -> list[FixedIndex]:
+def _constant_indices(kernel: ir.Kernel, loads: Sequence[ir.Load]) -> list[FixedIndex]:
     """List the constant indices in order of appearance."""
     places = {
         (v.param, d, e): None
@@ -139,7 +126,7 @@ MAX_SHORT_ELEMENTS = 256
 """Largest product of the dimensions from a short one inward, in elements."""
 
 
-def short_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
+def short_sizes(kernel: ir.Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes of a kernel that are short at a call.
 
     Candidates are an array's dimensions except the first, from the innermost outwards as long as
@@ -148,13 +135,13 @@ def short_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
     return _short_sizes_of(sizes, (*kernel.inputs, *kernel.outputs))
 
 
-def innermost_sizes(kernel: Kernel) -> set[str]:
+def innermost_sizes(kernel: ir.Kernel) -> set[str]:
     """Return the sizes that are the last dimension of some array."""
     ends = (p.shape[-1] for p in (*kernel.inputs, *kernel.outputs) if len(p.shape) > 1)
     return {name for name in map(symbol_of, ends) if name is not None}
 
 
-def transposed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:
+def transposed_sizes(kernel: ir.Kernel, sizes: Mapping[str, int]) -> set[str]:
     """Return the short sizes that a kernel without reductions transposes.
 
     Such a kernel turns [3, n] to [n, 3] or back.
@@ -165,7 +152,7 @@ def transposed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> set[str]:
     return {*_short_sizes_of(sizes, params)} & row_counts((p.shape for p in params), sizes)
 
 
-def _short_sizes_of(sizes: Mapping[str, int], params: Iterable[Param]) -> dict[str, int]:
+def _short_sizes_of(sizes: Mapping[str, int], params: Iterable[ir.Param]) -> dict[str, int]:
     short: dict[str, int] = {}
     for p in params:
         elements = 1
@@ -194,7 +181,7 @@ def row_counts(shapes: Iterable[Shape], sizes: Mapping[str, int]) -> set[str]:
     return counts
 
 
-def with_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:
+def with_sizes(kernel: ir.Kernel, sizes: Mapping[str, int]) -> ir.Kernel:
     """Return the kernel with constants for some of its sizes."""
 
     def put(e: Index) -> Index:
@@ -209,22 +196,22 @@ def with_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:
     def each(e: tuple[Index, ...]) -> tuple[Index, ...]:
         return tuple(map(put, e))
 
-    def in_value(v: Value) -> Value:
-        if isinstance(v, Load):
+    def in_value(v: ir.Value) -> ir.Value:
+        if isinstance(v, ir.Load):
             return replace(v, index=each(v.index))
-        return replace(v, index=put(v.index)) if isinstance(v, IndexValue) else v
+        return replace(v, index=put(v.index)) if isinstance(v, ir.IndexValue) else v
 
-    def in_statement(s: Statement) -> Statement:
-        if isinstance(s, Position):
+    def in_statement(s: ir.Statement) -> ir.Statement:
+        if isinstance(s, ir.Position):
             return replace(s, extent=put(s.extent))
-        if isinstance(s, Store):
+        if isinstance(s, ir.Store):
             return replace(s, index=each(s.index))
-        return replace(s, body=tuple(map(in_statement, s.body))) if isinstance(s, Stream) else s
+        return replace(s, body=tuple(map(in_statement, s.body))) if isinstance(s, ir.Stream) else s
 
-    def in_entry(g: Block | Split | Each) -> Block | Split | Each:
-        return replace(g, parts=put(g.parts)) if isinstance(g, Split) else g
+    def in_entry(g: ir.Block | ir.Split | ir.Each) -> ir.Block | ir.Split | ir.Each:
+        return replace(g, parts=put(g.parts)) if isinstance(g, ir.Split) else g
 
-    def param(p: Param) -> Param:
+    def param(p: ir.Param) -> ir.Param:
         return replace(p, shape=each(p.shape))
 
     result = map_values(kernel, in_value)

@@ -14,121 +14,95 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.kernel.ir import (
-    Apply,
-    Block,
-    Cast,
-    Const,
-    Dot,
-    Extreme,
-    If,
-    IndexValue,
-    Kernel,
-    Let,
-    Load,
-    Merge,
-    Partial,
-    Position,
-    Reduce,
-    Ref,
-    Rename,
-    Scan,
-    Split,
-    State,
-    Statement,
-    Store,
-    Stream,
-    Update,
-    Value,
-)
+from smelt.kernel import ir
 from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, map_variables
 
 
-def children(value: Value) -> tuple[Value, ...]:
+def children(value: ir.Value) -> tuple[ir.Value, ...]:
     """Return the direct operands of a value."""
     match value:
-        case Const() | IndexValue() | Ref():
+        case ir.Const() | ir.IndexValue() | ir.Ref():
             return ()
-        case Load(other=other):
+        case ir.Load(other=other):
             return () if other is None else (other,)
-        case Apply(args=args):
+        case ir.Apply(args=args):
             return args
-        case Cast() | Reduce() | Scan() | Rename() | Extreme():
+        case ir.Cast() | ir.Reduce() | ir.Scan() | ir.Rename() | ir.Extreme():
             return (value.arg,)
-        case Dot(left=left, right=right):
+        case ir.Dot(left=left, right=right):
             return left, right
-        case If(condition=condition, value=chosen, other=other):
+        case ir.If(condition=condition, value=chosen, other=other):
             return condition, chosen, other
-        case Partial(condition=condition):
+        case ir.Partial(condition=condition):
             return (condition,)
 
 
-def visit(value: Value) -> Iterator[Value]:
+def visit(value: ir.Value) -> Iterator[ir.Value]:
     """Yield a value and everything inside it, operands first."""
     for child in children(value):
         yield from visit(child)
     yield value
 
 
-def with_children(value: Value, new: tuple[Value, ...]) -> Value:
+def with_children(value: ir.Value, new: tuple[ir.Value, ...]) -> ir.Value:
     """Return `value` with other operands; the same object if they are identical."""
     if all(a is b for a, b in zip(children(value), new, strict=True)):
         return value
     match value:
-        case Load():
+        case ir.Load():
             (other,) = new
-            if not isinstance(other, Const):
+            if not isinstance(other, ir.Const):
                 raise TypeError(f"what a load gives outside is a number, not {other}")
             return replace(value, other=other)
-        case Apply():
+        case ir.Apply():
             return replace(value, args=new)
-        case Cast() | Reduce() | Scan() | Rename() | Extreme():
+        case ir.Cast() | ir.Reduce() | ir.Scan() | ir.Rename() | ir.Extreme():
             return replace(value, arg=new[0])
-        case Dot():
+        case ir.Dot():
             return replace(value, left=new[0], right=new[1])
-        case If():
-            return If(*new)
-        case Partial():
-            return Partial(*new)
+        case ir.If():
+            return ir.If(*new)
+        case ir.Partial():
+            return ir.Partial(*new)
         case _:
             return value
 
 
-def visit_statement(statement: Statement) -> Iterator[Value]:
+def visit_statement(statement: ir.Statement) -> Iterator[ir.Value]:
     """Yield every value inside those that a statement itself evaluates (`values_of`)."""
     for value in values_of(statement):
         yield from visit(value)
 
 
-def visit_body(body: Kernel | Iterable[Statement]) -> Iterator[Value]:
+def visit_body(body: ir.Kernel | Iterable[ir.Statement]) -> Iterator[ir.Value]:
     """Yield every value inside statements and the bodies of their streams."""
     for s in statements(body):
         yield from visit_statement(s)
 
 
-def transform(value: Value, change: Callable[[Value], Value]) -> Value:
+def transform(value: ir.Value, change: Callable[[ir.Value], ir.Value]) -> ir.Value:
     """Apply `change` to every value inside `value`, operands first."""
     return change(with_children(value, tuple(transform(c, change) for c in children(value))))
 
 
 def substitute(
-    value: Value,
+    value: ir.Value,
     axes: Mapping[str, Index] | None = None,
-    names: Mapping[str, Value] | None = None,
-) -> Value:
+    names: Mapping[str, ir.Value] | None = None,
+) -> ir.Value:
     """Replace axes in index expressions and bound names in a value.
 
     Computed positions in an index are not bound names and are kept, as are new states.
     """
     swap = names or {}
 
-    def change(v: Value) -> Value:
+    def change(v: ir.Value) -> ir.Value:
         match v:
-            case Ref(name=name, next=False) if name in swap:
+            case ir.Ref(name=name, next=False) if name in swap:
                 return swap[name]
-            case Load(index=index) if axes:
+            case ir.Load(index=index) if axes:
                 return replace(v, index=tuple(substitute_index(e, axes) for e in index))
-            case IndexValue(index=index) if axes:
+            case ir.IndexValue(index=index) if axes:
                 return replace(v, index=substitute_index(index, axes))
             case _:
                 return v
@@ -150,136 +124,136 @@ def substitute_index(e: Index, axes: Mapping[str, Index]) -> Index:
 # ---- statements --------------------------------------------------------------------------------
 
 
-def statements(body: Kernel | Iterable[Statement]) -> Iterator[Statement]:
+def statements(body: ir.Kernel | Iterable[ir.Statement]) -> Iterator[ir.Statement]:
     """Yield every statement; the body of a stream follows the stream."""
-    for s in body.body if isinstance(body, Kernel) else body:
+    for s in body.body if isinstance(body, ir.Kernel) else body:
         yield s
-        if isinstance(s, Stream):
+        if isinstance(s, ir.Stream):
             yield from statements(s.body)
 
 
-def values_of(statement: Statement) -> tuple[Value, ...]:
+def values_of(statement: ir.Statement) -> tuple[ir.Value, ...]:
     """Return the values that a statement itself evaluates.
 
     For a stream: initial states, bounds and the `where` condition, not its body.
     """
     match statement:
-        case Let(value=value) | Position(value=value) | Update(value=value):
+        case ir.Let(value=value) | ir.Position(value=value) | ir.Update(value=value):
             return (value,)
-        case Store(value=value, where=where):
+        case ir.Store(value=value, where=where):
             return (value,) if where is None else (value, where)
-        case Stream(blocks=blocks, states=states, where=where, bounds=sees):
+        case ir.Stream(blocks=blocks, states=states, where=where, bounds=sees):
             ends = (e for b in (*blocks, *sees) for e in (b.start, b.stop))
             bounds_and_condition = tuple(e for e in (*ends, where) if e is not None)
             return (*bounds_and_condition, *(s.init for s in states))
-        case Merge():
+        case ir.Merge():
             return ()
 
 
-def map_statement(statement: Statement, change: Callable[[Value], Value]) -> Statement:
+def map_statement(statement: ir.Statement, change: Callable[[ir.Value], ir.Value]) -> ir.Statement:
     """Apply `change` to the values of a statement and of its body."""
     match statement:
-        case Let() | Position() | Update():
+        case ir.Let() | ir.Position() | ir.Update():
             return replace(statement, value=change(statement.value))
-        case Store(where=where):
+        case ir.Store(where=where):
             new = None if where is None else change(where)
             return replace(statement, value=change(statement.value), where=new)
-        case Stream(blocks=blocks, states=states, body=body, where=where, bounds=sees):
-            return Stream(
+        case ir.Stream(blocks=blocks, states=states, body=body, where=where, bounds=sees):
+            return ir.Stream(
                 tuple(_map_block(b, change) for b in blocks),
                 tuple(replace(s, init=change(s.init)) for s in states),
                 tuple(map_statement(s, change) for s in body),
                 None if where is None else change(where),
                 tuple(_map_block(b, change) for b in sees),
             )
-        case Merge():
+        case ir.Merge():
             return statement
 
 
-def _map_block(block: Block, change: Callable[[Value], Value]) -> Block:
+def _map_block(block: ir.Block, change: Callable[[ir.Value], ir.Value]) -> ir.Block:
     start, stop = (None if e is None else change(e) for e in (block.start, block.stop))
     return replace(block, start=start, stop=stop)
 
 
-def map_values(kernel: Kernel, change: Callable[[Value], Value]) -> Kernel:
+def map_values(kernel: ir.Kernel, change: Callable[[ir.Value], ir.Value]) -> ir.Kernel:
     """Apply `change` to every value of every statement, operands first."""
     body = tuple(map_statement(s, lambda v: transform(v, change)) for s in kernel.body)
     return replace(kernel, body=body)
 
 
-def indices_of(statement: Statement) -> Iterator[Index]:
+def indices_of(statement: ir.Statement) -> Iterator[Index]:
     """Yield the index expressions of a statement, without its body."""
-    if isinstance(statement, Store):
+    if isinstance(statement, ir.Store):
         yield from statement.index
-    elif isinstance(statement, Position):
+    elif isinstance(statement, ir.Position):
         yield statement.extent
     for value in visit_statement(statement):
-        if isinstance(value, Load):
+        if isinstance(value, ir.Load):
             yield from value.index
-        elif isinstance(value, IndexValue):
+        elif isinstance(value, ir.IndexValue):
             yield value.index
 
 
 # ---- queries -----------------------------------------------------------------------------------
 
 
-def loads(part: Kernel | Statement | Value) -> Iterator[Load]:
+def loads(part: ir.Kernel | ir.Statement | ir.Value) -> Iterator[ir.Load]:
     """Yield every load in a kernel, a statement or a value, in order.
 
     A statement includes its body.
     """
     for value in _roots(part):
         for v in visit(value):
-            if isinstance(v, Load):
+            if isinstance(v, ir.Load):
                 yield v
 
 
-def stores(body: Kernel | Iterable[Statement]) -> Iterator[Store]:
+def stores(body: ir.Kernel | Iterable[ir.Statement]) -> Iterator[ir.Store]:
     """Yield every store in order."""
     for s in statements(body):
-        if isinstance(s, Store):
+        if isinstance(s, ir.Store):
             yield s
 
 
-def refs(part: Kernel | Statement | Value) -> list[str]:
+def refs(part: ir.Kernel | ir.Statement | ir.Value) -> list[str]:
     """Return the names read, through values and computed positions, in order of first use."""
     names: dict[str, None] = {}
     for value in _roots(part):
         for v in visit(value):
             match v:
-                case Ref(name=name):
+                case ir.Ref(name=name):
                     names[name] = None
-                case Load(index=index):
+                case ir.Load(index=index):
                     names.update(dict.fromkeys(p for e in index for p in positions_of(e)))
-                case IndexValue(index=index):
+                case ir.IndexValue(index=index):
                     names.update(dict.fromkeys(positions_of(index)))
                 case _:
                     pass
     for s in _statements_of(part):
-        if isinstance(s, Store):
+        if isinstance(s, ir.Store):
             names.update(dict.fromkeys(p for e in s.index for p in positions_of(e)))
     return list(names)
 
 
 def bindings_of(
-    before: Sequence[Statement], after: Iterable[Statement | Value]
-) -> list[Let | Position]:
+    before: Sequence[ir.Statement], after: Iterable[ir.Statement | ir.Value]
+) -> list[ir.Let | ir.Position]:
     """Return the bindings among `before` that others read, directly or not, in order."""
     wanted = {name for s in after for name in refs(s)}
-    result: list[Let | Position] = []
+    result: list[ir.Let | ir.Position] = []
     for s in reversed(before):
-        if isinstance(s, Let | Position) and s.name in wanted:
+        if isinstance(s, ir.Let | ir.Position) and s.name in wanted:
             wanted |= set(refs(s))
             result.insert(0, s)
     return result
 
 
-def live(body: Iterable[Statement]) -> list[Statement]:
+def live(body: Iterable[ir.Statement]) -> list[ir.Statement]:
     """Return statements without the bindings that no later statement reads."""
     wanted: set[str] = set()
-    result: list[Statement] = []
+    result: list[ir.Statement] = []
     for s in reversed([*body]):
-        if not isinstance(s, Let | Position) or s.name in wanted:
+        if not isinstance(s, ir.Let | ir.Position) or s.name in wanted:
             wanted.update(refs(s))
             result.append(s)
     return result[::-1]
@@ -290,43 +264,45 @@ def positions_of(e: Index) -> tuple[str, ...]:
     return tuple(dict.fromkeys(a.name for a in atoms(e) if a.kind == "value"))
 
 
-def _statements_of(part: Kernel | Statement | Value) -> Iterator[Statement]:
-    if isinstance(part, Kernel):
+def _statements_of(part: ir.Kernel | ir.Statement | ir.Value) -> Iterator[ir.Statement]:
+    if isinstance(part, ir.Kernel):
         yield from statements(part)
-    elif isinstance(part, Let | Position | Store | Update | Stream | Merge):
+    elif isinstance(part, ir.Let | ir.Position | ir.Store | ir.Update | ir.Stream | ir.Merge):
         yield from statements((part,))
 
 
-def _roots(part: Kernel | Statement | Value) -> Iterator[Value]:
-    if isinstance(part, Kernel | Let | Position | Store | Update | Stream | Merge):
+def _roots(part: ir.Kernel | ir.Statement | ir.Value) -> Iterator[ir.Value]:
+    if isinstance(
+        part, ir.Kernel | ir.Let | ir.Position | ir.Store | ir.Update | ir.Stream | ir.Merge
+    ):
         for s in _statements_of(part):
             yield from values_of(s)
     else:
         yield part
 
 
-def blocks(kernel: Kernel) -> Iterator[Block]:
+def blocks(kernel: ir.Kernel) -> Iterator[ir.Block]:
     """Yield every block of the grid, then of the streams."""
     for entry in kernel.grid:
-        if isinstance(entry, Block):
+        if isinstance(entry, ir.Block):
             yield entry
     for s in statements(kernel):
-        if isinstance(s, Stream):
+        if isinstance(s, ir.Stream):
             yield from s.blocks
 
 
-def splits(kernel: Kernel) -> tuple[Split, ...]:
+def splits(kernel: ir.Kernel) -> tuple[ir.Split, ...]:
     """Return the split axes of the grid."""
-    return tuple(entry for entry in kernel.grid if isinstance(entry, Split))
+    return tuple(entry for entry in kernel.grid if isinstance(entry, ir.Split))
 
 
-def states(kernel: Kernel) -> dict[str, State]:
+def states(kernel: ir.Kernel) -> dict[str, ir.State]:
     """Return every carried state by name."""
-    streams = (s for s in statements(kernel) if isinstance(s, Stream))
+    streams = (s for s in statements(kernel) if isinstance(s, ir.Stream))
     return {state.name: state for stream in streams for state in stream.states}
 
 
-def axes_used(kernel: Kernel) -> set[str]:
+def axes_used(kernel: ir.Kernel) -> set[str]:
     """Return the names of the axes that a kernel mentions."""
     axes = {b.axis for b in blocks(kernel)} | {s.axis for s in splits(kernel)}
     for state in states(kernel).values():
@@ -337,14 +313,14 @@ def axes_used(kernel: Kernel) -> set[str]:
     return axes
 
 
-def joined_axes(value: Value) -> tuple[str, ...]:
+def joined_axes(value: ir.Value) -> tuple[str, ...]:
     """Return the axes along which a value combines elements, or needs all of them."""
     match value:
-        case Reduce(over=over) | Dot(over=over):
+        case ir.Reduce(over=over) | ir.Dot(over=over):
             return over
-        case Rename(old=old, new=new):
+        case ir.Rename(old=old, new=new):
             return old, new
-        case Scan(along=along):
+        case ir.Scan(along=along):
             return (along,)
         case _:
             return ()

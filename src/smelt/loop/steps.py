@@ -9,7 +9,7 @@ from smelt.loop import ir
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import f64
 
-__all__ = ["Pair", "better", "exact", "two_sum"]
+__all__ = ["Pair", "better", "exact", "join_sums", "two_sum"]
 
 Pair: TypeAlias = tuple[ir.Value, ir.Value]
 """A sum and its rounding error, or a value and its position."""
@@ -32,6 +32,11 @@ def two_sum(value: ir.Value, old: ir.Value, error: ir.Value, bound: Bound) -> Pa
     rest = ir.Apply("sub", (old, ir.Apply("sub", (total, part))))
     step = aside(rest, aside(value, ir.Apply("neg", (part,))))
     return total, bound(ir.Apply("add", (error, step)))
+
+
+def join_sums(first: Pair, second: Pair, bound: Bound) -> Pair:
+    """Return the sum of two sums, with the errors of both and its own."""
+    return two_sum(second[0], first[0], ir.Apply("add", (first[1], second[1])), bound)
 
 
 def exact(total: ir.Value, error: ir.Value) -> ir.Value:

@@ -10,26 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from smelt.fusion.iteration_space import IterationSpace, ReductionAxes
+from smelt.kernel import ir
+from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.block_reduction import accumulated, row_of
-from smelt.kernel.env import axes_of_body, axes_of_index, axes_of_value
-from smelt.kernel.ir import (
-    Axis,
-    Block,
-    Dot,
-    Kernel,
-    Let,
-    Load,
-    Merge,
-    Position,
-    Reduce,
-    Scan,
-    Split,
-    State,
-    Statement,
-    Store,
-    Stream,
-    Value,
-)
 from smelt.kernel.walk import bindings_of, joined_axes, live, refs
 from smelt.lower.argreduce import argreduce_states
 from smelt.lower.define import Definition
@@ -50,13 +33,13 @@ class AxisFacts:
     reduced: set[str]
 
 
-def analyse(body: Sequence[Statement]) -> AxisFacts:
+def analyse(body: Sequence[ir.Statement]) -> AxisFacts:
     """Return the axes of each name in straight-line statements."""
-    bound = (s.value for s in body if isinstance(s, Let))
+    bound = (s.value for s in body if isinstance(s, ir.Let))
     return AxisFacts(axes_of_body(tuple(body)), {a for v in bound for a in joined_axes(v)})
 
 
-def assign(name: str, d: Definition, hints: Mapping[str, int], tiling: Tiling) -> Kernel:
+def assign(name: str, d: Definition, hints: Mapping[str, int], tiling: Tiling) -> ir.Kernel:
     """Build the kernel of a definition, giving every axis its role."""
     d.body = live(d.body)
     facts = analyse(d.body)
@@ -71,28 +54,34 @@ def assign(name: str, d: Definition, hints: Mapping[str, int], tiling: Tiling) -
     column_axis = _column_reduction_axis(d, facts, grid)
     if column_axis is not None and rows_per_step(d, space, column_axis):
         return _split_kernel(name, d, facts, grid, column_axis, tiling.short_rows, 1)
-    lanes = -1 if d.bound(Dot) else space.lane_axis()
+    lanes = -1 if d.bound(ir.Dot) else space.lane_axis()
     blocks = tuple(_blocks(grid, d, facts, None if lanes < 0 else d.axes[numbers[lanes]], space))
-    return Kernel(
+    return ir.Kernel(
         name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
     )
 
 
-def independent_axes(d: Definition, facts: AxisFacts) -> list[Axis]:
+def independent_axes(d: Definition, facts: AxisFacts) -> list[ir.Axis]:
     """Return the axes whose positions are independent of each other."""
     common = frozenset(d.axes)
     for s in d.body:
-        if isinstance(s, Store):
+        if isinstance(s, ir.Store):
             common &= axes_of_index(s.index, facts.axes)
-    reductions = [s for s in d.body if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot))]
-    contractions = [s for s in reductions if isinstance(s.value, Dot)]
+    reductions = [
+        s for s in d.body if isinstance(s, ir.Let) and isinstance(s.value, (ir.Reduce, ir.Dot))
+    ]
+    contractions = [s for s in reductions if isinstance(s.value, ir.Dot)]
     for s in contractions or reductions:  # or they would be recomputed along axes they lack
         common &= facts.axes[s.name] | set(s.value.over)  # type: ignore[union-attr]
     return [a for a in d.axes.values() if a.name in common and a.name not in facts.reduced]
 
 
 def space_of(
-    d: Definition, facts: AxisFacts, grid: Sequence[Axis], hints: Mapping[str, int], tiling: Tiling
+    d: Definition,
+    facts: AxisFacts,
+    grid: Sequence[ir.Axis],
+    hints: Mapping[str, int],
+    tiling: Tiling,
 ) -> IterationSpace:
     """Return the iteration space of a definition, whose axes are numbered in order."""
     bits = {name: 1 << k for k, name in enumerate(d.axes)}
@@ -104,30 +93,33 @@ def space_of(
     def volume(axes: int) -> int:
         return estimate_size(product(n for k, n in enumerate(extents) if axes >> k & 1), hints)
 
-    bound = [s for s in d.body if isinstance(s, (Let, Position))]
-    reductions = [v for s in bound if isinstance(v := s.value, (Reduce, Dot))]
+    bound = [s for s in d.body if isinstance(s, (ir.Let, ir.Position))]
+    reductions = [v for s in bound if isinstance(v := s.value, (ir.Reduce, ir.Dot))]
     return IterationSpace(
         tiling,
         volume,
         [k for k, a in enumerate(d.axes.values()) if a in grid],
         [
             [None if isinstance(e, int) else mask(axes_of(e)) for e in load.index]
-            for load in d.bound(Load)
+            for load in d.bound(ir.Load)
         ],
         [mask(facts.axes[s.name].union(joined_axes(s.value))) for s in bound],
-        [ReductionAxes(mask(f.over), isinstance(f, Reduce) and f.dtype == f64) for f in reductions],
+        [
+            ReductionAxes(mask(f.over), isinstance(f, ir.Reduce) and f.dtype == f64)
+            for f in reductions
+        ],
         mask(facts.reduced),
     )
 
 
-def rows_per_step(d: Definition, space: IterationSpace, split: Axis) -> int | None:
+def rows_per_step(d: Definition, space: IterationSpace, split: ir.Axis) -> int | None:
     """Return how many positions of a split axis a step takes; None for all."""
-    return None if d.bound(Dot, Scan) else space.rows_per_step([*d.axes].index(split.name))
+    return None if d.bound(ir.Dot, ir.Scan) else space.rows_per_step([*d.axes].index(split.name))
 
 
-def _column_reduction_axis(d: Definition, facts: AxisFacts, grid: list[Axis]) -> Axis | None:
+def _column_reduction_axis(d: Definition, facts: AxisFacts, grid: list[ir.Axis]) -> ir.Axis | None:
     """Return the single axis that all reductions end in one pass, or None."""
-    over = {f.over for f in d.bound(Reduce)}
+    over = {f.over for f in d.bound(ir.Reduce)}
     inside = [a for a in d.axes.values() if a not in grid]
     if over != {tuple(a.name for a in inside)} or len(inside) != 1:
         return None
@@ -135,12 +127,12 @@ def _column_reduction_axis(d: Definition, facts: AxisFacts, grid: list[Axis]) ->
 
 
 def _blocks(
-    grid: list[Axis],
+    grid: list[ir.Axis],
     d: Definition,
     facts: AxisFacts,
-    lanes: Axis | None,
+    lanes: ir.Axis | None,
     space: IterationSpace,
-) -> list[Block]:
+) -> list[ir.Block]:
     """Choose grid blocks: 1 per axis, except the innermost one or the lane axis.
 
     The innermost grid axis gets a larger block if the kernel has no other axes, or if it is the
@@ -149,12 +141,12 @@ def _blocks(
     """
     if lanes is not None:
         rows = _rows_in_cache(space, [*d.axes].index(lanes.name))
-        return [Block(a.name, rows if a == lanes else 1) for a in grid]
-    blocks = [Block(a.name, 1) for a in grid]
+        return [ir.Block(a.name, rows if a == lanes else 1) for a in grid]
+    blocks = [ir.Block(a.name, 1) for a in grid]
     inner_free = len(d.axes) == len(grid)
     columns = grid and facts.reduced and grid[-1].name == list(d.axes)[-1]
     if blocks and (inner_free or columns):
-        blocks[-1] = Block(
+        blocks[-1] = ir.Block(
             grid[-1].name, ELEMENTWISE_BLOCK if inner_free else ELEMENTWISE_BLOCK // 4
         )
     return blocks
@@ -181,15 +173,15 @@ def estimate_size(e: Index, hints: Mapping[str, int]) -> int:
 def _split_axis(
     d: Definition,
     facts: AxisFacts,
-    grid: list[Axis],
+    grid: list[ir.Axis],
     space: IterationSpace,
     hints: Mapping[str, int],
-) -> Axis | None:
+) -> ir.Axis | None:
     """Return the axis to split if the grid is too small and one pass suffices."""
-    reductions = d.bound(Reduce, Dot)
-    if not reductions or d.bound(Scan):
+    reductions = d.bound(ir.Reduce, ir.Dot)
+    if not reductions or d.bound(ir.Scan):
         return None
-    if any(isinstance(f, Dot) for f in reductions):
+    if any(isinstance(f, ir.Dot) for f in reductions):
         return _split_product(d, facts, grid, hints, space.tiling) if len(reductions) == 1 else None
     axes = [*d.axes.values()]
     passes = (
@@ -202,12 +194,12 @@ def _split_axis(
 def _split_product(
     d: Definition,
     facts: AxisFacts,
-    grid: list[Axis],
+    grid: list[ir.Axis],
     hints: Mapping[str, int],
     tiling: Tiling,
-) -> Axis | None:
+) -> ir.Axis | None:
     """Return the contraction's longest reduction axis if it is long and output tiles are few."""
-    dot = d.bound(Dot)[0]
+    dot = d.bound(ir.Dot)[0]
     summed = [a for a in d.axes.values() if a.name in dot.over]
     longest = max(summed, key=lambda a: estimate_size(a.extent, hints))
     tasks = _product_tasks(dot, facts, grid, hints, tiling)
@@ -217,7 +209,7 @@ def _split_product(
 
 
 def _product_tasks(
-    dot: Dot, facts: AxisFacts, grid: Sequence[Axis], hints: Mapping[str, int], tiling: Tiling
+    dot: ir.Dot, facts: AxisFacts, grid: Sequence[ir.Axis], hints: Mapping[str, int], tiling: Tiling
 ) -> int:
     """Return the tiles of a contraction's results."""
     left, right = (axes_of_value(v, facts.axes) for v in (dot.left, dot.right))
@@ -231,13 +223,13 @@ def _product_tasks(
 def _split_k_parts(
     d: Definition,
     facts: AxisFacts,
-    grid: Sequence[Axis],
-    axis: Axis,
+    grid: Sequence[ir.Axis],
+    axis: ir.Axis,
     hints: Mapping[str, int],
     tiling: Tiling,
 ) -> Index | None:
     """Return the parts of a contraction's split axis; None for other reductions."""
-    dots = d.bound(Dot)
+    dots = d.bound(ir.Dot)
     if not dots:
         return None
     tasks = _product_tasks(dots[0], facts, grid, hints, tiling)
@@ -251,10 +243,14 @@ def _single_pass(d: Definition, facts: AxisFacts, axis: str) -> bool:
     """
     late: set[str] = set()
     for s in d.body:
-        if isinstance(s, (Let, Position)):
+        if isinstance(s, (ir.Let, ir.Position)):
             names = refs(s)
             waits = any(n in late for n in names)
-            if isinstance(s, Let) and isinstance(s.value, (Reduce, Dot)) and axis in s.value.over:
+            if (
+                isinstance(s, ir.Let)
+                and isinstance(s.value, (ir.Reduce, ir.Dot))
+                and axis in s.value.over
+            ):
                 if waits or not _parts_merge(s.value, axis):
                     return False
                 late.add(s.name)
@@ -262,14 +258,14 @@ def _single_pass(d: Definition, facts: AxisFacts, axis: str) -> bool:
                 if axis in facts.axes[s.name] or _reduces(s.value, axis):
                     return False
                 late.add(s.name)
-        elif isinstance(s, Store):
+        elif isinstance(s, ir.Store):
             waits = any(n in late for n in refs(s))
             if waits and axis in axes_of_index(s.index, facts.axes):
                 return False
     return True
 
 
-def _parts_merge(reduction: Reduce | Dot, axis: str) -> bool:
+def _parts_merge(reduction: ir.Reduce | ir.Dot, axis: str) -> bool:
     """Return whether results of parts of an axis can be merged.
 
     Positional reductions can if the axis is counted first.
@@ -277,35 +273,35 @@ def _parts_merge(reduction: Reduce | Dot, axis: str) -> bool:
     return not _is_positional(reduction) or reduction.over[0] == axis
 
 
-def _is_positional(reduction: Reduce | Dot) -> bool:
+def _is_positional(reduction: ir.Reduce | ir.Dot) -> bool:
     return row_of(reduction).positional
 
 
-def _reduces(value: Value, axis: str) -> bool:
-    return isinstance(value, (Reduce, Dot)) and axis in value.over
+def _reduces(value: ir.Value, axis: str) -> bool:
+    return isinstance(value, (ir.Reduce, ir.Dot)) and axis in value.over
 
 
 def _split_kernel(
     name: str,
     d: Definition,
     facts: AxisFacts,
-    grid: list[Axis],
-    axis: Axis,
+    grid: list[ir.Axis],
+    axis: ir.Axis,
     rows: int | None,
     parts: Index,
-) -> Kernel:
+) -> ir.Kernel:
     """Build a kernel whose reductions over `axis` are states of a stream over its parts.
 
     A visit takes a whole part, or `rows` positions.
     """
-    states: list[State] = []
-    inside: list[Statement] = []
-    after: list[Statement] = []
+    states: list[ir.State] = []
+    inside: list[ir.Statement] = []
+    after: list[ir.Statement] = []
     late: set[str] = set()
     for s in d.body:
         if (
-            isinstance(s, Let)
-            and isinstance(reduction := s.value, (Reduce, Dot))
+            isinstance(s, ir.Let)
+            and isinstance(reduction := s.value, (ir.Reduce, ir.Dot))
             and _reduces(reduction, axis.name)
         ):
             late.add(s.name)
@@ -318,11 +314,11 @@ def _split_kernel(
             state, update = accumulated(s.name, reduction, axes)
             states.append(state)
             inside.append(update)
-        elif isinstance(s, (Let, Position, Store)) and any(n in late for n in refs(s)):
+        elif isinstance(s, (ir.Let, ir.Position, ir.Store)) and any(n in late for n in refs(s)):
             after.append(s)
-            if isinstance(s, (Let, Position)):
+            if isinstance(s, (ir.Let, ir.Position)):
                 late.add(s.name)
-        elif isinstance(s, Store) and axis.name not in axes_of_index(s.index, facts.axes):
+        elif isinstance(s, ir.Store) and axis.name not in axes_of_index(s.index, facts.axes):
             after.append(s)
         else:
             inside.append(s)
@@ -330,13 +326,13 @@ def _split_kernel(
     inside = live(inside)
     names = ("p", "part", *(f"p{k}" for k in range(len(d.axes))))
     part = next(name for name in names if name not in d.axes)
-    stream = Stream((Block(axis.name, rows, None, part),), tuple(states), tuple(inside))
-    body = (stream, Merge(part, tuple(s.name for s in states)), *after)
-    blocks = (*(Block(a.name, 1) for a in grid), Split(part, axis.name, parts))
-    return Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, body)
+    stream = ir.Stream((ir.Block(axis.name, rows, None, part),), tuple(states), tuple(inside))
+    body = (stream, ir.Merge(part, tuple(s.name for s in states)), *after)
+    blocks = (*(ir.Block(a.name, 1) for a in grid), ir.Split(part, axis.name, parts))
+    return ir.Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, body)
 
 
-def part_count(d: Definition, space: IterationSpace, axis: Axis, rows: int | None) -> Index:
+def part_count(d: Definition, space: IterationSpace, axis: ir.Axis, rows: int | None) -> Index:
     """Return the number of parts of a split axis, as an expression of sizes."""
     axes = [*d.axes.values()]
     number = axes.index(axis)

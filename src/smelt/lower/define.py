@@ -21,26 +21,9 @@ from smelt.fusion.plan import Cluster
 from smelt.fusion.range_outputs import RangeOutput, cluster_parts
 from smelt.fusion.trace import axis_classes, inner_classes, reads, reshape_index
 from smelt.graph.ir import Node
+from smelt.kernel import ir
 from smelt.kernel.bounds import proves_inside
 from smelt.kernel.canonical import numbered_name
-from smelt.kernel.ir import (
-    Apply,
-    Axis,
-    Cast,
-    Const,
-    Dot,
-    IndexValue,
-    Let,
-    Load,
-    Param,
-    Position,
-    Reduce,
-    Ref,
-    Scan,
-    Statement,
-    Store,
-    Value,
-)
 from smelt.ops.combine import BOTH, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.create import Input
@@ -101,19 +84,19 @@ class ScatterReduce:
     """Scalar operator that combines, or `put`."""
     over: tuple[str, ...]
     """Axes of the values, outer to inner; no result has them."""
-    positions: tuple[tuple[Value, Index], ...]
+    positions: tuple[tuple[ir.Value, Index], ...]
     """Position and dimension extent for each leading dimension of the result."""
-    value: Value
+    value: ir.Value
 
 
 @dataclass
 class Definition:
     """Flattened cluster: parameters, axes and straight-line statements."""
 
-    inputs: list[Param] = field(default_factory=list)
-    outputs: list[Param] = field(default_factory=list)
-    axes: dict[str, Axis] = field(default_factory=dict)
-    body: list[Statement] = field(default_factory=list)
+    inputs: list[ir.Param] = field(default_factory=list)
+    outputs: list[ir.Param] = field(default_factory=list)
+    axes: dict[str, ir.Axis] = field(default_factory=dict)
+    body: list[ir.Statement] = field(default_factory=list)
     reduced_axes: dict[tuple[Node, int], str] = field(default_factory=dict)
     """Axis that a reduction ends, by its node and index among the node's reduction axes."""
     scatter: ScatterReduce | None = None
@@ -121,7 +104,7 @@ class Definition:
 
     def bound(self, *kinds: type[T]) -> list[T]:
         """Return the bound values of some kinds, in order."""
-        return [s.value for s in self.body if isinstance(s, Let) and isinstance(s.value, kinds)]
+        return [s.value for s in self.body if isinstance(s, ir.Let) and isinstance(s.value, kinds)]
 
 
 class Operand:
@@ -130,7 +113,7 @@ class Operand:
     def __init__(self, pull: Pullback, node: Node) -> None:
         self.pull, self.node, self.type = pull, node, node.type
 
-    def at(self, *index: Index) -> Value:
+    def at(self, *index: Index) -> ir.Value:
         return self.pull.element(self.node, index)
 
 
@@ -143,13 +126,13 @@ class Pullback:
         self.inside_cluster = set(cluster.nodes)
         self.out = Definition()
         self.classes = axis_classes(cluster.nodes)
-        self.params: dict[Node, Param] = {}
+        self.params: dict[Node, ir.Param] = {}
         self.axis_class: dict[str, int] = {}
         self.space_classes, self.used_together = inner_classes(cluster.nodes)
         self.axis_space_class: dict[str, int] = {}
-        self.value_names: dict[Value, Ref] = {}
-        self.definitions: dict[str, Value] = {}
-        self.memo: dict[tuple[Node, Indices, bool], Value] = {}
+        self.value_names: dict[ir.Value, ir.Ref] = {}
+        self.definitions: dict[str, ir.Value] = {}
+        self.memo: dict[tuple[Node, Indices, bool], ir.Value] = {}
         self.guard_depth = 0
         self.defining_operands = False
         """Whether operands of an output are being defined in topological order."""
@@ -168,7 +151,7 @@ class Pullback:
             label = node.op.label if isinstance(node.op, Input) else f"t{len(self.params)}"
             strides = node.op.strides if isinstance(node.op, Input) else None
             name = self.fresh(label if named else f"t{len(self.params)}")
-            param = Param(name, node.type.dtype, node.type.shape, strides)
+            param = ir.Param(name, node.type.dtype, node.type.shape, strides)
             self.params[node] = param
             self.out.inputs.append(param)
 
@@ -196,7 +179,7 @@ class Pullback:
             chosen = (same or free)[0]
         else:
             symbol = symbol_of(extent) or "ijkluvwxyz"[len(self.out.axes) % 10]
-            chosen = Axis(self.fresh(symbol), extent)
+            chosen = ir.Axis(self.fresh(symbol), extent)
             self.out.axes[chosen.name] = chosen
             self.axis_class[chosen.name] = kind
             self.axis_space_class[chosen.name] = space_class
@@ -204,7 +187,7 @@ class Pullback:
 
     # ---- elements ------------------------------------------------------------------------------
 
-    def element(self, node: Node, index: Indices) -> Value:
+    def element(self, node: Node, index: Indices) -> ir.Value:
         """Return the value of `node` at a position."""
         if node not in self.inside_cluster:
             return self._load(self.params[node], index)
@@ -261,100 +244,102 @@ class Pullback:
                 elements.append((x, tuple(substitute(e, axes) for e in at)))
         return elements
 
-    def _rounded(self, node: Node, value: Value) -> Value:
+    def _rounded(self, node: Node, value: ir.Value) -> ir.Value:
         half = node.type.dtype.compute != node.type.dtype
         if not half or node.op.is_view or self.rounding == "fast":
             return value
         bound = self._definition(value)
-        if isinstance(bound, (Load, Const)) or (
-            isinstance(bound, Cast) and bound.dtype == node.type.dtype
+        if isinstance(bound, (ir.Load, ir.Const)) or (
+            isinstance(bound, ir.Cast) and bound.dtype == node.type.dtype
         ):
             return value
-        return self.bind(Cast(value, node.type.dtype))
+        return self.bind(ir.Cast(value, node.type.dtype))
 
-    def _definition(self, value: Value) -> Value:
-        return self.definitions.get(value.name, value) if isinstance(value, Ref) else value
+    def _definition(self, value: ir.Value) -> ir.Value:
+        return self.definitions.get(value.name, value) if isinstance(value, ir.Ref) else value
 
-    def _load(self, param: Param, index: Indices) -> Value:
+    def _load(self, param: ir.Param, index: Indices) -> ir.Value:
         safe = all(proves_inside(e, n) for e, n in zip(index, param.shape, strict=True))
-        zero = Const(False if param.dtype.kind == "bool" else 0, param.dtype.compute)
-        return self.bind(Load(param.name, index, None if safe else zero))
+        zero = ir.Const(False if param.dtype.kind == "bool" else 0, param.dtype.compute)
+        return self.bind(ir.Load(param.name, index, None if safe else zero))
 
-    def bind(self, value: Value) -> Value:
+    def bind(self, value: ir.Value) -> ir.Value:
         """Return a name for a value; equal values share it."""
-        if isinstance(value, (Const, Ref)):
+        if isinstance(value, (ir.Const, ir.Ref)):
             return value
         ref = self.value_names.get(value)
         if ref is None:
-            ref = Ref(self.fresh(f"v{len(self.value_names)}"))
+            ref = ir.Ref(self.fresh(f"v{len(self.value_names)}"))
             self.value_names[value] = ref
             self.definitions[ref.name] = value
             origin = self.node_stack[-1][1] if self.node_stack else -1
-            self.out.body.append(Let(ref.name, value, origin))
+            self.out.body.append(ir.Let(ref.name, value, origin))
         return ref
 
     # ---- Definer interface ---------------------------------------------------------------------
 
-    def apply(self, op: ScalarOp, *args: Value) -> Value:
-        return self.bind(Apply(op.name, args))
+    def apply(self, op: ScalarOp, *args: ir.Value) -> ir.Value:
+        return self.bind(ir.Apply(op.name, args))
 
-    def cast(self, value: Value, dtype: DType) -> Value:
+    def cast(self, value: ir.Value, dtype: DType) -> ir.Value:
         if self.rounding == "fast":  # round half types at stores only
             dtype = dtype.compute
             if self.node_stack[-1][0].inputs[0].type.dtype.compute == dtype:
                 return value
-        return self.bind(Cast(value, dtype))
+        return self.bind(ir.Cast(value, dtype))
 
-    def constant(self, value: float | int | bool, dtype: DType) -> Value:
-        return Const(value, dtype)
+    def constant(self, value: float | int | bool, dtype: DType) -> ir.Value:
+        return ir.Const(value, dtype)
 
-    def index(self, position: Index, dtype: DType) -> Value:
-        return self.bind(IndexValue(position, dtype))
+    def index(self, position: Index, dtype: DType) -> ir.Value:
+        return self.bind(ir.IndexValue(position, dtype))
 
-    def position(self, value: Value, extent: Index) -> Index:
-        definition = self.definitions.get(value.name) if isinstance(value, Ref) else None
+    def position(self, value: ir.Value, extent: Index) -> Index:
+        definition = self.definitions.get(value.name) if isinstance(value, ir.Ref) else None
         if (
-            isinstance(definition, IndexValue)
+            isinstance(definition, ir.IndexValue)
             and definition.dtype == i64
             and proves_inside(definition.index, extent)
         ):
             return definition.index
         name = self.fresh(f"p{len(self.out.body)}")
-        key = Cast(value, i64)
+        key = ir.Cast(value, i64)
         for statement in self.out.body:
-            if isinstance(statement, Position) and (statement.value, statement.extent) == (
+            if isinstance(statement, ir.Position) and (statement.value, statement.extent) == (
                 key,
                 extent,
             ):
                 self.position_axes[statement.name] &= self.used_axes[-1]
                 return position_index(statement.name, extent)
-        self.out.body.append(Position(name, key, extent))
+        self.out.body.append(ir.Position(name, key, extent))
         self.position_axes[name] = set(self.used_axes[-1])
         return position_index(name, extent)
 
     def reduce(
-        self, combine: Combine, dtype: DType, extents: Indices, body: Element[Value]
-    ) -> Value:
+        self, combine: Combine, dtype: DType, extents: Indices, body: Element[ir.Value]
+    ) -> ir.Value:
         over, element = self._reduced(extents, body)
         if not over:
-            return Const(0, dtype) if combine.positional else self.bind(Cast(element, dtype))
+            return ir.Const(0, dtype) if combine.positional else self.bind(ir.Cast(element, dtype))
         if self.rounding == "exact" and combine.compensated and dtype.is_float and dtype != f64:
             # Accumulate in float64: the loops decide the order of additions.
-            element = self.bind(Cast(element, f64))
-            return self.bind(Cast(self.bind(Reduce(combine.name, element, over, f64)), dtype))
-        return self.bind(Reduce(combine.name, element, over, dtype))
+            element = self.bind(ir.Cast(element, f64))
+            return self.bind(ir.Cast(self.bind(ir.Reduce(combine.name, element, over, f64)), dtype))
+        return self.bind(ir.Reduce(combine.name, element, over, dtype))
 
-    def dot(self, dtype: DType, extents: Indices, body: Element[tuple[Value, Value]]) -> Value:
+    def dot(
+        self, dtype: DType, extents: Indices, body: Element[tuple[ir.Value, ir.Value]]
+    ) -> ir.Value:
         over, (left, right) = self._reduced(extents, body)
         if not over:
             operand_dtypes = (x.type.dtype.compute for x in self.node_stack[-1][0].inputs)
             factors = tuple(
-                v if operand_dtype == dtype.compute else self.bind(Cast(v, dtype.compute))
+                v if operand_dtype == dtype.compute else self.bind(ir.Cast(v, dtype.compute))
                 for v, operand_dtype in zip((left, right), operand_dtypes, strict=True)
             )
-            return self.bind(Apply(SUM_OF_PRODUCTS[1], factors))
+            return self.bind(ir.Apply(SUM_OF_PRODUCTS[1], factors))
         exact = self.rounding == "exact"  # no shortcuts that lose small terms
-        return self.bind(Dot(left, right, over, dtype.compute if exact else dtype))
+        return self.bind(ir.Dot(left, right, over, dtype.compute if exact else dtype))
 
     def _reduced(self, extents: Indices, body: Element[T]) -> tuple[tuple[str, ...], T]:
         node = self.node_stack[-1][0]
@@ -387,23 +372,23 @@ class Pullback:
         dtype: DType,
         extent: Index,
         at: Index,
-        body: Callable[[Index], Value],
-    ) -> Value:
+        body: Callable[[Index], ir.Value],
+    ) -> ir.Value:
         along = bare_axis(at)
         if along is None:
             raise VerifyError("a scan is read at a shifted position inside its own kernel")
-        return self.bind(Scan(combine.name, body(at), along, dtype))
+        return self.bind(ir.Scan(combine.name, body(at), along, dtype))
 
-    def join(self, how: str, first: Value, extents: Indices, body: Update[Value]) -> Value:
+    def join(self, how: str, first: ir.Value, extents: Indices, body: Update[ir.Value]) -> ir.Value:
         (node, _), *readers = reversed(self.node_stack)
         if readers or self.cluster.outputs != (node,):
             raise VerifyError(f"{node.op.name} does not end its own kernel")
         over, (places, value) = self._reduced(extents, body)
-        positions = tuple((Cast(at, i64), extent) for at, extent in places)
+        positions = tuple((ir.Cast(at, i64), extent) for at, extent in places)
         self.out.scatter = ScatterReduce(how, over, positions, value)
         return first
 
-    def inside(self, limits: Limits, value: Callable[[], Value], other: Value) -> Value:
+    def inside(self, limits: Limits, value: Callable[[], ir.Value], other: ir.Value) -> ir.Value:
         open_ends = [(e, n) for e, n in limits if not proves_inside(e, n)]
         if not open_ends:
             return value()
@@ -411,26 +396,26 @@ class Pullback:
         guarded_value = value()
         self.guard_depth -= 1
         bound = self._definition(guarded_value)
-        if isinstance(bound, Load) and isinstance(other, Const) and bound.other is not None:
+        if isinstance(bound, ir.Load) and isinstance(other, ir.Const) and bound.other is not None:
             shape = next(p.shape for p in self.out.inputs if p.name == bound.param)
             unproven = {
                 (e, n) for e, n in zip(bound.index, shape, strict=True) if not proves_inside(e, n)
             }
             if unproven == set(open_ends):
-                return self.bind(Load(bound.param, bound.index, other))
-        return self.bind(Apply("select", (self._in_bounds(open_ends), guarded_value, other)))
+                return self.bind(ir.Load(bound.param, bound.index, other))
+        return self.bind(ir.Apply("select", (self._in_bounds(open_ends), guarded_value, other)))
 
-    def _in_bounds(self, limits: list[tuple[Index, Index]]) -> Value:
+    def _in_bounds(self, limits: list[tuple[Index, Index]]) -> ir.Value:
         """Return a bool value: 0 <= e < n for every pair (e, n)."""
-        tests: list[Value] = []
+        tests: list[ir.Value] = []
         for e, n in limits:
             position = self.index(e, i64)
             if not nonnegative(e):
-                tests.append(self.bind(Apply("ge", (position, Const(0, i64)))))
-            tests.append(self.bind(Apply("lt", (position, self.index(n, i64)))))
+                tests.append(self.bind(ir.Apply("ge", (position, ir.Const(0, i64)))))
+            tests.append(self.bind(ir.Apply("lt", (position, self.index(n, i64)))))
         condition = tests[0]
         for test in tests[1:]:
-            condition = self.bind(Apply("and", (condition, test)))
+            condition = self.bind(ir.Apply("and", (condition, test)))
         return condition
 
 
@@ -491,12 +476,12 @@ def _add_store(
     node: Node,
     shape: Shape,
     at: Indices,
-    value: Value,
-    where: Value | None = None,
+    value: ir.Value,
+    where: ir.Value | None = None,
 ) -> None:
     name = pull.fresh(name)
-    pull.out.outputs.append(Param(name, node.type.dtype, shape))
-    pull.out.body.append(Store(name, at, value, where))
+    pull.out.outputs.append(ir.Param(name, node.type.dtype, shape))
+    pull.out.body.append(ir.Store(name, at, value, where))
 
 
 def _define_range(pull: Pullback, name: str, node: Node, part: RangeOutput) -> None:
@@ -504,20 +489,22 @@ def _define_range(pull: Pullback, name: str, node: Node, part: RangeOutput) -> N
     base_shape = part.base.type.shape
     at = _output_index(pull, part.base, base_shape)
     index: list[Index] = [0] * len(part.shape)
-    tests: list[Value] = []
+    tests: list[ir.Value] = []
     for position, extent, (d, first, length) in zip(at, base_shape, part.dims, strict=True):
         if d >= 0:
             index[d] = sub(position, first)
         if not nonnegative(mul(first, -1)):
-            tests.append(Apply("ge", (IndexValue(position, i64), _index_value(first))))
+            tests.append(ir.Apply("ge", (ir.IndexValue(position, i64), _index_value(first))))
         if not nonnegative(sub(add(first, length), extent)):
-            tests.append(Apply("lt", (IndexValue(position, i64), _index_value(add(first, length)))))
+            tests.append(
+                ir.Apply("lt", (ir.IndexValue(position, i64), _index_value(add(first, length))))
+            )
     where = None
     for test in tests:
-        where = test if where is None else Apply(BOTH, (where, test))
+        where = test if where is None else ir.Apply(BOTH, (where, test))
     value = pull.element(part.base, at)
     _add_store(pull, name, node, part.shape, tuple(index), value, where)
 
 
-def _index_value(e: Index) -> Value:
-    return Const(e, i64) if isinstance(e, int) else IndexValue(e, i64)
+def _index_value(e: Index) -> ir.Value:
+    return ir.Const(e, i64) if isinstance(e, int) else ir.IndexValue(e, i64)

@@ -31,25 +31,9 @@ from smelt.fusion.plan import Cluster, LoopBody
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import instantiate
+from smelt.kernel import ir
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index
 from smelt.kernel.canonical import numbered_name
-from smelt.kernel.env import Axes, axes_of_body, axes_of_index
-from smelt.kernel.ir import (
-    Axis,
-    Block,
-    Cast,
-    Kernel,
-    Let,
-    Load,
-    Param,
-    Ref,
-    Rename,
-    State,
-    Statement,
-    Store,
-    Stream,
-    Update,
-    Value,
-)
 from smelt.kernel.walk import joined_axes, live, transform, visit, visit_body
 from smelt.lower.define import Definition, define
 from smelt.machine.tiling import Tiling
@@ -59,7 +43,7 @@ from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, axes_of, sub
 
 
-def recurrence(cluster: Cluster, loop: LoopBody, rounding: str, tiling: Tiling) -> Kernel:
+def recurrence(cluster: Cluster, loop: LoopBody, rounding: str, tiling: Tiling) -> ir.Kernel:
     """Return the kernel of a loop whose step is in one kernel (`smelt.fusion.loops`).
 
     Raises DeviceKernelError for a step that reads its carries at other elements than it writes.
@@ -74,7 +58,7 @@ class _Step:
     definition: Definition
     number: Mapping[str, int]
     """The operand of the loop that each parameter stands for."""
-    stores: tuple[Store, ...]
+    stores: tuple[ir.Store, ...]
     """What is computed: next carries, then stacked results, then carries before the step."""
 
 
@@ -85,14 +69,14 @@ class _Recurrence:
         self.step = self._define(rounding)
         self.renamed = self._renamed()
         d = self.step.definition
-        self.taken = {*d.axes, *(s.name for s in d.body if isinstance(s, Let))}
+        self.taken = {*d.axes, *(s.name for s in d.body if isinstance(s, ir.Let))}
         self.params = [self._param(node) for node in cluster.inputs]
         self.outputs = [
-            Param(self._fresh(f"y{k}"), node.type.dtype, node.type.shape)
+            ir.Param(self._fresh(f"y{k}"), node.type.dtype, node.type.shape)
             for k, node in enumerate(cluster.outputs)
         ]
         self.states = [self._fresh(f"s{k}") for k in range(self.op.carries)]
-        self.time = Axis(self._fresh("t"), self.op.length[0])
+        self.time = ir.Axis(self._fresh("t"), self.op.length[0])
         self.grid = self._grid()
 
     def _define(self, rounding: str) -> _Step:
@@ -111,18 +95,18 @@ class _Recurrence:
         d = define(Cluster(graph.name, inside, inputs, outputs), rounding)
         number = {p.name: graph.inputs.index(x) for p, x in zip(d.inputs, inputs, strict=True)}
         d.body = live(d.body)
-        stores = tuple(s for s in d.body if isinstance(s, Store))
+        stores = tuple(s for s in d.body if isinstance(s, ir.Store))
         return _Step(d, number, stores)
 
-    def _renamed(self) -> Mapping[Load, Mapping[str, str]]:
+    def _renamed(self) -> Mapping[ir.Load, Mapping[str, str]]:
         """Return the axes of reads of carries in place of those written along.
 
         Raises DeviceKernelError for reads at other elements.
         """
-        d, result = self.step.definition, dict[Load, Mapping[str, str]]()
+        d, result = self.step.definition, dict[ir.Load, Mapping[str, str]]()
         for v in visit_body(tuple(d.body)):
-            k = self.step.number.get(v.param, self.op.carries) if isinstance(v, Load) else -1
-            if not isinstance(v, Load) or k >= self.op.carries:
+            k = self.step.number.get(v.param, self.op.carries) if isinstance(v, ir.Load) else -1
+            if not isinstance(v, ir.Load) or k >= self.op.carries:
                 continue
             pairs = zip(self.step.stores[k].index, v.index, strict=True)
             other = {bare_axis(e): bare_axis(f) for e, f in pairs if e != f}
@@ -136,45 +120,45 @@ class _Recurrence:
     def _fresh(self, base: str) -> str:
         return numbered_name(base, self.taken, "_")
 
-    def _param(self, node: Node) -> Param:
+    def _param(self, node: Node) -> ir.Param:
         label = node.op.label if isinstance(node.op, Input) else "x"
         strides = node.op.strides if isinstance(node.op, Input) else None
-        return Param(self._fresh(label), node.type.dtype, node.type.shape, strides)
+        return ir.Param(self._fresh(label), node.type.dtype, node.type.shape, strides)
 
-    def kernel(self) -> Kernel:
+    def kernel(self) -> ir.Kernel:
         d, op = self.step.definition, self.op
-        before: list[Statement] = []
-        inside: list[Statement] = []
+        before: list[ir.Statement] = []
+        inside: list[ir.Statement] = []
         varying: set[str] = set()
         for s in d.body:
-            if isinstance(s, Store):
+            if isinstance(s, ir.Store):
                 continue
-            assert isinstance(s, Let)
+            assert isinstance(s, ir.Let)
             value = transform(s.value, self._operand)
-            names = {v.name for v in visit(value) if isinstance(v, Ref)}
-            moves = any(isinstance(v, Load) and self._is_slice(v) for v in visit(value))
+            names = {v.name for v in visit(value) if isinstance(v, ir.Ref)}
+            moves = any(isinstance(v, ir.Load) and self._is_slice(v) for v in visit(value))
             if moves or names & (varying | {*self.states}):
                 varying.add(s.name)
-                inside.append(Let(s.name, value, 0))
+                inside.append(ir.Let(s.name, value, 0))
             else:
-                before.append(Let(s.name, value, 0))
+                before.append(ir.Let(s.name, value, 0))
         states = tuple(self._state(k, before) for k in range(op.carries))
-        after: list[Statement] = []
+        after: list[ir.Statement] = []
         stacked = iter(self.step.stores[op.carries :])
         results = zip(self.outputs, self.loop.wanted, strict=True)
         for param, which in results:
             if which < op.carries:
                 index = self.step.stores[which].index
-                after.append(Store(param.name, index, Ref(self.states[which])))
+                after.append(ir.Store(param.name, index, ir.Ref(self.states[which])))
             else:
                 store = next(stacked)
                 value = transform(store.value, self._operand)
-                inside.append(Store(param.name, (self._moment(), *store.index), value))
+                inside.append(ir.Store(param.name, (self._moment(), *store.index), value))
         for name, carried, store in zip(self.states, self.graph.inputs, self.step.stores):
             value = transform(store.value, self._operand)
-            inside.append(Update(name, Cast(value, carried.type.dtype)))
-        stream = Stream((Block(self.time.name, 1),), states, tuple(inside))
-        return Kernel(
+            inside.append(ir.Update(name, ir.Cast(value, carried.type.dtype)))
+        stream = ir.Stream((ir.Block(self.time.name, 1),), states, tuple(inside))
+        return ir.Kernel(
             self.cluster.name,
             tuple(self.params),
             tuple(self.outputs),
@@ -183,7 +167,7 @@ class _Recurrence:
             (*before, stream, *after),
         )
 
-    def _grid(self) -> tuple[Block, ...]:
+    def _grid(self) -> tuple[ir.Block, ...]:
         """Return the blocks of the axes that all stored results have and nothing sums over."""
         d, carries = self.step.definition, self.op.carries
         stores = [self.step.stores[k] for k in self.loop.wanted if k < carries]
@@ -194,25 +178,25 @@ class _Recurrence:
         joined |= {a for pairs in self.renamed.values() for pair in pairs.items() for a in pair}
         axes = [a for a in d.axes if a in independent - joined]
         columns = self.tiling.recurrence_columns
-        return tuple(Block(a, columns if a == axes[-1] else 1) for a in axes)
+        return tuple(ir.Block(a, columns if a == axes[-1] else 1) for a in axes)
 
-    def _state(self, k: int, before: list[Statement]) -> State:
+    def _state(self, k: int, before: list[ir.Statement]) -> ir.State:
         """Return a carry as a state, whose initial value is bound in `before`."""
         carried, store = self.graph.inputs[k], self.step.stores[k]
         node = self.cluster.outputs[0].inputs[k]
         param = self.params[self.cluster.inputs.index(node)]
         name = self._fresh(f"{self.states[k]}_0")
-        before.append(Let(name, Load(param.name, store.index)))
+        before.append(ir.Let(name, ir.Load(param.name, store.index)))
         fixed = {b.axis for b in self.grid if b.size == 1}
         axes = tuple(a for a in _axes(store) if a not in fixed)
-        return State(self.states[k], Ref(name), axes, carried.type.dtype.compute)
+        return ir.State(self.states[k], ir.Ref(name), axes, carried.type.dtype.compute)
 
     def _moment(self) -> Index:
         """Return the step that a slice is of."""
         t = self.time.index
         return sub(sub(self.time.extent, 1), t) if self.op.reverse else t
 
-    def _is_slice(self, load: Load) -> bool:
+    def _is_slice(self, load: ir.Load) -> bool:
         return load.index[:1] == (self._moment(),) and load.param in {
             self.params[self.cluster.inputs.index(x)].name
             for x in self.cluster.outputs[0].inputs[
@@ -220,15 +204,15 @@ class _Recurrence:
             ]
         }
 
-    def _operand(self, value: Value) -> Value:
+    def _operand(self, value: ir.Value) -> ir.Value:
         """Replace a load of the step's operand by a state or by the loop's operand."""
-        if not isinstance(value, Load):
+        if not isinstance(value, ir.Load):
             return value
         k = self.step.number[value.param]
         if k < self.op.carries:
-            state: Value = Ref(self.states[k])
+            state: ir.Value = ir.Ref(self.states[k])
             for old, new in self.renamed[value].items():
-                state = Rename(state, old, new)
+                state = ir.Rename(state, old, new)
             return state
         node = self.cluster.outputs[0].inputs[k]
         param = self.params[self.cluster.inputs.index(node)].name
@@ -238,5 +222,5 @@ class _Recurrence:
         )
 
 
-def _axes(store: Store) -> list[str]:
+def _axes(store: ir.Store) -> list[str]:
     return [a for e in store.index if not isinstance(e, int) for a in axes_of(e)]

@@ -20,26 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
+from smelt.kernel import ir
+from smelt.kernel.axes import axes_of_value
 from smelt.kernel.canonical import numbered_name
-from smelt.kernel.env import axes_of_value
-from smelt.kernel.ir import (
-    PUT,
-    Apply,
-    Axis,
-    Block,
-    Cast,
-    Const,
-    Extreme,
-    IndexValue,
-    Kernel,
-    Let,
-    Position,
-    Split,
-    Statement,
-    Store,
-    Stream,
-    Value,
-)
 from smelt.kernel.walk import bindings_of, refs, substitute
 from smelt.lower.assign_axes import analyse
 from smelt.lower.define import Definition, ScatterReduce
@@ -50,24 +33,24 @@ from smelt.types.expr import Index, product, sub
 from smelt.types.expr import value as position_index
 
 
-def scatter_kernel(name: str, d: Definition, joined: ScatterReduce, tiling: Tiling) -> Kernel:
+def scatter_kernel(name: str, d: Definition, joined: ScatterReduce, tiling: Tiling) -> ir.Kernel:
     """Build the kernel of a definition that scatters values into its single result."""
-    (first,), (output,) = (s for s in d.body if isinstance(s, Store)), d.outputs
-    lets = [s for s in d.body if isinstance(s, (Let, Position))]
+    (first,), (output,) = (s for s in d.body if isinstance(s, ir.Store)), d.outputs
+    lets = [s for s in d.body if isinstance(s, (ir.Let, ir.Position))]
     initial_lets = bindings_of(lets, [first])
     along = _shared_axes(d, joined, lets, first.index)
     lets, joined = _rename_shared(d, joined, lets, along)
     taken = {*d.axes, *(s.name for s in lets), *(p.name for p in (*d.inputs, *d.outputs))}
-    definitions: Mapping[str, Value] = {s.name: s.value for s in lets if isinstance(s, Let)}
+    definitions: Mapping[str, ir.Value] = {s.name: s.value for s in lets if isinstance(s, ir.Let)}
     bound = {s.name for s in initial_lets}
     needed = bindings_of(lets, [joined.value, *(v for v, _ in joined.positions)])
-    steps: list[Statement] = [s for s in needed if s.name not in bound]
+    steps: list[ir.Statement] = [s for s in needed if s.name not in bound]
     index = list(first.index)
-    computed: list[tuple[int, Value]] = []
+    computed: list[tuple[int, ir.Value]] = []
     for k, (position, extent) in enumerate(joined.positions):
         if extent != 1 and bare_axis(first.index[k]) not in along.values():
             position_name = numbered_name("at", taken)
-            steps.append(Position(position_name, position, extent))
+            steps.append(ir.Position(position_name, position, extent))
             index[k] = position_index(position_name, extent)
             computed.append((k, _expand(position, definitions)))
     leading = [
@@ -76,9 +59,9 @@ def scatter_kernel(name: str, d: Definition, joined: ScatterReduce, tiling: Tili
         if (a := bare_axis(e)) in along.values() and a is not None
     ]
     fixed_axes = {*leading, *joined.over}
-    statements: list[Statement] = [*lets]
+    statements: list[ir.Statement] = [*lets]
     names = analyse(statements).axes
-    gathered = {s.name for s in lets if isinstance(s, Position)}  # known inside a visit only
+    gathered = {s.name for s in lets if isinstance(s, ir.Position)}  # known inside a visit only
     varies_in_visit = any(
         axes_of_value(position, names) - fixed_axes or gathered.intersection(refs(position))
         for _, position in computed
@@ -89,13 +72,13 @@ def scatter_kernel(name: str, d: Definition, joined: ScatterReduce, tiling: Tili
         extent = output.shape[computed[0][0]]
         parts = tiling.scatter_parts(extent, width, in_batches=bool(leading))
     rows = None if parts == 1 else bare_axis(first.index[computed[0][0]])
-    conditions: list[Value] = []
+    conditions: list[ir.Value] = []
     for k, position in computed:
         part_of = d.axes[rows] if rows is not None and k == computed[0][0] else None
         conditions += _in_range_tests(position, output.shape[k], part_of)
     inside = _conjunction(conditions)
     steps.append(
-        Store(
+        ir.Store(
             output.name,
             tuple(index),
             joined.value,
@@ -104,29 +87,29 @@ def scatter_kernel(name: str, d: Definition, joined: ScatterReduce, tiling: Tili
         )
     )
     if joined.over:
-        blocks = tuple(Block(a, 1) for a in joined.over)
-        steps = [Stream(blocks, (), tuple(steps), None if varies_in_visit else inside)]
+        blocks = tuple(ir.Block(a, 1) for a in joined.over)
+        steps = [ir.Stream(blocks, (), tuple(steps), None if varies_in_visit else inside)]
     elif not varies_in_visit:
         steps[-1] = replace(steps[-1], where=inside)
-    body: tuple[Statement, ...] = (*initial_lets, first, *steps)
+    body: tuple[ir.Statement, ...] = (*initial_lets, first, *steps)
     # Without streams or computed positions each element gets exactly one value.
     if not joined.over and not computed:
         last = joined.value
-        if joined.join != PUT:
-            last = Apply(joined.join, (first.value, last))
+        if joined.join != ir.PUT:
+            last = ir.Apply(joined.join, (first.value, last))
         body = (*initial_lets, *steps[:-1], replace(first, value=last))
-    grid: list[Block | Split] = [Block(a, 1) for a in leading]
+    grid: list[ir.Block | ir.Split] = [ir.Block(a, 1) for a in leading]
     if rows is not None:
         part = numbered_name("q", taken)
-        grid.append(Split(part, rows, parts))
-        body = (Stream((Block(rows, None, None, part),), (), body),)
+        grid.append(ir.Split(part, rows, parts))
+        body = (ir.Stream((ir.Block(rows, None, None, part),), (), body),)
     axes = tuple(a for a in d.axes.values() if a.name not in along)
-    return Kernel(name, tuple(d.inputs), tuple(d.outputs), axes, tuple(grid), body)
+    return ir.Kernel(name, tuple(d.inputs), tuple(d.outputs), axes, tuple(grid), body)
 
 
 def _rename_shared(
-    d: Definition, joined: ScatterReduce, lets: list[Let | Position], along: Mapping[str, str]
-) -> tuple[list[Let | Position], ScatterReduce]:
+    d: Definition, joined: ScatterReduce, lets: list[ir.Let | ir.Position], along: Mapping[str, str]
+) -> tuple[list[ir.Let | ir.Position], ScatterReduce]:
     """Rename update axes that are axes of the result to the result's names."""
     if not along:
         return lets, joined
@@ -139,15 +122,18 @@ def _rename_shared(
 
 
 def _shared_axes(
-    d: Definition, joined: ScatterReduce, lets: Sequence[Let | Position], index: Sequence[Index]
+    d: Definition,
+    joined: ScatterReduce,
+    lets: Sequence[ir.Let | ir.Position],
+    index: Sequence[Index],
 ) -> dict[str, str]:
     """Map update axes to result axes: positions that just count an axis from 0."""
-    definitions = {s.name: s.value for s in lets if isinstance(s, Let)}
+    definitions = {s.name: s.value for s in lets if isinstance(s, ir.Let)}
     shared: dict[str, str] = {}
     for (position, extent), result_index in zip(joined.positions, index, strict=False):
         value, axis = _expand(position, definitions), bare_axis(result_index)
-        value = value.arg if isinstance(value, Cast) else value
-        counted = isinstance(value, IndexValue) and value.dtype == i64
+        value = value.arg if isinstance(value, ir.Cast) else value
+        counted = isinstance(value, ir.IndexValue) and value.dtype == i64
         name = bare_axis(value.index) if counted else None  # type: ignore[union-attr]
         counts = name is not None and name in joined.over and d.axes[name].extent == extent
         if name is not None and counts and axis is not None and name not in shared:
@@ -155,21 +141,25 @@ def _shared_axes(
     return shared
 
 
-def _in_range_tests(position: Value, extent: Index, rows: Axis | None) -> tuple[Value, Value]:
+def _in_range_tests(
+    position: ir.Value, extent: Index, rows: ir.Axis | None
+) -> tuple[ir.Value, ir.Value]:
     """Return tests that a position is in the current row block, or in an extent."""
     if rows is None:
-        last = IndexValue(sub(extent, 1), i64)
-        return Apply("ge", (position, Const(0, i64))), Apply("le", (position, last))
-    row = IndexValue(rows.index, i64)
-    return Apply("ge", (position, Extreme(row, False))), Apply("le", (position, Extreme(row, True)))
+        last = ir.IndexValue(sub(extent, 1), i64)
+        return ir.Apply("ge", (position, ir.Const(0, i64))), ir.Apply("le", (position, last))
+    row = ir.IndexValue(rows.index, i64)
+    return ir.Apply("ge", (position, ir.Extreme(row, False))), ir.Apply(
+        "le", (position, ir.Extreme(row, True))
+    )
 
 
-def _conjunction(tests: Sequence[Value]) -> Value | None:
+def _conjunction(tests: Sequence[ir.Value]) -> ir.Value | None:
     """Return the conjunction of the tests, or None if there are none."""
-    return reduce(lambda a, b: Apply("and", (a, b)), tests) if tests else None
+    return reduce(lambda a, b: ir.Apply("and", (a, b)), tests) if tests else None
 
 
-def _expand(value: Value, definitions: Mapping[str, Value]) -> Value:
+def _expand(value: ir.Value, definitions: Mapping[str, ir.Value]) -> ir.Value:
     """Inline all names of a value."""
     while (expanded := substitute(value, names=definitions)) != value:
         value = expanded

@@ -11,20 +11,8 @@ from __future__ import annotations
 
 from smelt.errors import InternalError
 from smelt.fusion.cascade.term import Term, Terms
-from smelt.kernel.env import axes_of_value
-from smelt.kernel.ir import (
-    Apply,
-    Cast,
-    Const,
-    Dot,
-    IndexValue,
-    Let,
-    Load,
-    Position,
-    Reduce,
-    Ref,
-    Value,
-)
+from smelt.kernel import ir
+from smelt.kernel.axes import axes_of_value
 from smelt.kernel.walk import refs, transform
 from smelt.lower import assign_axes
 from smelt.lower.define import Definition
@@ -46,53 +34,53 @@ class TermReader:
         self.param_dtypes = dtypes
         self.extents = {a.name: a.extent for a in d.axes.values()}
         for s in d.body:
-            if isinstance(s, Let):
+            if isinstance(s, ir.Let):
                 self.term_of[s.name] = term = self.term(s.value)
                 self.origin.setdefault(term, (s.name, s.origin))
-            elif isinstance(s, Position):
+            elif isinstance(s, ir.Position):
                 axes = self.facts.axes[s.name]
                 args = tuple(self.term_of[n] for n in refs(s))
                 self.term_of[s.name] = self.terms.opaque(s, args, axes, i64)
                 self.origin[self.term_of[s.name]] = (s.name, -1)
 
-    def term(self, v: Value) -> Term:
+    def term(self, v: ir.Value) -> Term:
         """Return the term of a value."""
         terms = self.terms
         match v:
-            case Const(value=number, dtype=dtype):
+            case ir.Const(value=number, dtype=dtype):
                 return terms.const(number, dtype.compute)
-            case Ref(name=name):
+            case ir.Ref(name=name):
                 return self.term_of[name]
-            case Apply(op=op, args=args):
+            case ir.Apply(op=op, args=args):
                 return terms.apply(op, *map(self.term, args))
-            case Cast(arg=arg, dtype=dtype):
+            case ir.Cast(arg=arg, dtype=dtype):
                 return terms.cast(self.term(arg), dtype)
-            case Reduce(combine=combine, arg=arg, over=over) if (
+            case ir.Reduce(combine=combine, arg=arg, over=over) if (
                 self.axis in over and COMBINES[combine].positional
             ):
                 return terms.arg_reduce(combine, self.term(arg), over, self.extents)
-            case Reduce(arg=arg, over=over, dtype=dtype) if self.axis in over:
+            case ir.Reduce(arg=arg, over=over, dtype=dtype) if self.axis in over:
                 return terms.reduce(v.combine, self.term(arg), over, dtype.compute)
-            case Dot(left=left, right=right, over=over, dtype=dtype) if self.axis in over:
+            case ir.Dot(left=left, right=right, over=over, dtype=dtype) if self.axis in over:
                 return terms.dot(self.term(left), self.term(right), over, dtype)
             case _:
                 return self._opaque(v)
 
-    def _opaque(self, v: Value) -> Term:
+    def _opaque(self, v: ir.Value) -> Term:
         axes = axes_of_value(v, self.facts.axes)
         args = tuple(self.term_of[n] for n in refs(v))
         v = transform(v, self._use_term_name)
-        if isinstance(v, Load):
+        if isinstance(v, ir.Load):
             dtype: DType = self.param_dtypes[v.param]
-        elif isinstance(v, (IndexValue, Reduce, Dot)):
+        elif isinstance(v, (ir.IndexValue, ir.Reduce, ir.Dot)):
             dtype = v.dtype.compute
         else:
             raise InternalError(f"a stream along {self.axis} has no place for {v}")
         return self.terms.opaque(v, args, axes, dtype)
 
-    def _use_term_name(self, v: Value) -> Value:
+    def _use_term_name(self, v: ir.Value) -> ir.Value:
         """Rename a reference to the name of its term.
 
         A cast that leaves the term unchanged has no name of its own.
         """
-        return Ref(self.origin[self.term_of[v.name]][0]) if isinstance(v, Ref) else v
+        return ir.Ref(self.origin[self.term_of[v.name]][0]) if isinstance(v, ir.Ref) else v

@@ -49,6 +49,10 @@ def _or_numpy(method: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+def _attribute(name: str, doc: str) -> Any:
+    return property(lambda self: getattr(self._theirs, name), doc=doc)
+
+
 class Ufunc:
     """An elementwise function of ours with the name, attributes and methods of NumPy's."""
 
@@ -68,19 +72,12 @@ class Ufunc:
         result = call(self.__name__, self._theirs, self._reason, args, kwargs)
         return calls.store(result, out)
 
-    nin: Any = property(lambda self: self._theirs.nin, doc="Number of arguments.")
-    nout: Any = property(lambda self: self._theirs.nout, doc="Number of results.")
-    nargs: Any = property(lambda self: self._theirs.nargs, doc="Number of arguments and results.")
-    identity: Any = property(
-        lambda self: self._theirs.identity, doc="The neutral element, None if there is none."
-    )
-    signature: Any = property(
-        lambda self: self._theirs.signature,
-        doc="Which dimensions belong together, None for elementwise functions.",
-    )
-    types: Any = property(
-        lambda self: self._theirs.types, doc="The dtypes that NumPy's function is compiled for."
-    )
+    nin = _attribute("nin", "Number of arguments.")
+    nout = _attribute("nout", "Number of results.")
+    nargs = _attribute("nargs", "Number of arguments and results.")
+    identity = _attribute("identity", "The neutral element, None if there is none.")
+    signature = _attribute("signature", "Which dimensions belong together, None if elementwise.")
+    types = _attribute("types", "The dtypes that NumPy's function is compiled for.")
 
     def __repr__(self) -> str:
         return f"<ufunc '{self.__name__}' of smelt.numpy>"

@@ -1,4 +1,4 @@
-"""Emit reductions in registers, and scans, inside a nest.
+"""Emit reductions in registers inside a nest.
 
 A reduction whose result axes are all outside of its reduced axes is finished when those loops
 close.  Others (columns walked row by row) are printed from loops.
@@ -16,17 +16,15 @@ from smelt.codegen.llvm.instructions.reductions import (
     first_lanes,
     reduce_lanes,
     replace_first_lanes,
-    scan_lanes,
 )
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item, Reduction, Scan, visited_axes
+from smelt.codegen.llvm.loopir.items import Item, Reduction, visited_axes
 from smelt.codegen.llvm.loops.batched_reduce import hold_row
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, argreduce_with_value
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.scratch.scratch import load_kept, store_kept
-from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, scan_state_axes
 from smelt.types.affine import coefficient
 
 Value = ir.Value
@@ -306,51 +304,6 @@ class ReductionEmitter:
         state = [load_kept(env, (reduction, k), axes, scope) for k in range(len(acc.parts))]
         vector = scope.lanes is not None and scope.lanes.axis in axes
         return acc.finish(env.machine(scope, vector), state)
-
-    # ---- scans -----------------------------------------------------------------------------------
-
-    def scan(self, item: Scan, scope: Scope, m: LLVMMachine) -> Value:
-        """Return the scan up to this position; its axis is walked in order."""
-        env, acc = self.env, self.env.storage.accumulator_of(item)
-        axes = scan_state_axes(env.s, item)
-        along = item.over[0]
-        first = self.b.icmp_signed("==", scope.axis(along), env.ranges[along][0])
-        if scope.lanes is not None and scope.lanes.axis == along:
-            return self._scan_lanes(item, scope, first)
-        if m.lanes is not None:
-            first = splat(self.b, first, m.lanes)
-        element = env.get(item.args[0], scope, m.lanes is not None)
-        fresh = acc.start(m)
-        carried = [
-            load_kept(env, (item, SCAN_STATE_KEY + k), axes, scope) for k in range(len(acc.parts))
-        ]
-        old = [m.select(first, a, b) for a, b in zip(fresh, carried, strict=True)]
-        new = acc.step(m, old, element, None)
-        for k, value in enumerate(new):
-            store_kept(env, (item, SCAN_STATE_KEY + k), axes, value, scope)
-        return acc.finish(m, new)
-
-    def _scan_lanes(self, item: Scan, scope: Scope, first: Value) -> Value:
-        """Return the scan of a vector's lanes, combined with the carry of the vectors before."""
-        assert scope.lanes is not None
-        env, acc, lanes = self.env, self.env.storage.accumulator_of(item), scope.lanes.count
-        m, scalar = env.machine(scope, True), env.machine(scope, False)
-        axes = scan_state_axes(env.s, item)
-        start = acc.start(m)
-        state = acc.step(m, start, env.get(item.args[0], scope, True), None)
-        if scope.lanes.mask is not None:
-            state = [m.select(scope.lanes.mask, x, e) for x, e in zip(state, start, strict=True)]
-        state = scan_lanes(m, state, start, acc.join)
-        keys = [(item, SCAN_STATE_KEY + k) for k in range(len(acc.parts))]
-        carried = [
-            scalar.select(first, e, load_kept(env, key, axes, scope))
-            for key, e in zip(keys, acc.start(scalar), strict=True)
-        ]
-        state = acc.join(m, [splat(self.b, x, lanes) for x in carried], state)
-        last = ir.Constant(ir.IntType(32), lanes - 1)
-        for key, x in zip(keys, state, strict=True):
-            store_kept(env, key, axes, self.b.extract_element(x, last), scope)
-        return acc.finish(m, state)
 
 
 def power_of_two(n: int) -> bool:

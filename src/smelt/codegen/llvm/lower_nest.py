@@ -7,10 +7,10 @@
                                             q[i] = s
 
 What a nest computes at each depth is a Let if something reads it twice or further in, and else part
-of the value that reads it.  Reductions whose accumulators vary inside of the reduced loops have
+of the value that reads it.  Reductions and scans whose accumulators vary inside of their loops have
 them in arrays (`start_states`), and combine each element with what is there:
 
-    nest n0, n1: q = sum(x*x over n0)     each i in 0 .. n0
+    nest n0, n1: q = sum(x*x over n0)     for i in 0 .. n0
                                             each j in 0 .. n1
                                               v = x[i*n1 + j]
                                               q[j] add = f64(v*v)
@@ -36,7 +36,6 @@ from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.loops.versioning import is_select
 from smelt.codegen.llvm.nests.nest import Limit, Nest, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
-from smelt.codegen.llvm.schedule.build_nests import scan_axes
 from smelt.loop import ir as loop
 from smelt.loop.steps import better, exact, two_sum
 from smelt.ops.combine import BOTH, COMBINES, EXTREMES
@@ -59,6 +58,8 @@ from smelt.types.expr import (
 
 Key = Item | StreamState
 Body = tuple[loop.Statement, ...]
+Arrays = tuple[Sequence[str], tuple[str, ...]]
+"""Names of arrays in scratch memory, one for each part of a state, and their axes."""
 _LETTERS = "ijklmnopq"
 _MAX_NESTING = 32
 """Maximum operators inside of one another in a value: passes walk values by recursion."""
@@ -75,8 +76,10 @@ class Lowering:
         self.vars: Mapping[str, str] = {}
         """Variables of loops around the nests, by axis."""
         self.ranges: Mapping[str, tuple[Index, Index]] = {}
-        self.arrays: dict[Key, tuple[Sequence[str], tuple[str, ...]]] = {}
-        """Arrays in scratch memory, one for each part of a state, and their axes."""
+        self.arrays: dict[Key, Arrays] = {}
+        """Where values, states of reductions and states of streams are."""
+        self.scan_states: dict[Item, Arrays] = {}
+        """Where the states of scans are that run across loops."""
         self.lanes: dict[str, int] = {}
         """Lanes that some loops take at once, by their variable."""
         self.loops: dict[str, str] = {}
@@ -133,18 +136,20 @@ class Lowering:
         """Return where a nest packs the element at the loops' positions."""
         raise NotImplementedError
 
-    def states(self, reduction: Item) -> Index:
-        """Return how many states of a reduction a task starts: there may be room for more."""
-        outer, *inner = self.arrays[reduction][1]
-        extents = [self.extent(reduction, a) for a in (outer, *inner)]
+    def states(self, item: Item, axes: tuple[str, ...]) -> Index:
+        """Return how many states of an item a task starts: there may be room for more."""
+        outer, *inner = axes
+        extents = [self.extent(item, a) for a in axes]
         if inner and outer in self.ranges:
-            extents[0] = sub(self.ranges[outer][1], self.start(reduction, outer))
+            extents[0] = sub(self.ranges[outer][1], self.start(item, outer))
         return product(extents)
 
     def kept(self, item: Item, parts: Sequence[loop.Value]) -> loop.Value:
         """Return a value that an array in scratch memory holds, or a state there."""
-        if not self.storage.holds_states(item):
-            return parts[0]
+        return self.finished(item, parts) if self.storage.holds_states(item) else parts[0]
+
+    def finished(self, item: ssa.Reduction, parts: Sequence[loop.Value]) -> loop.Value:
+        """Return the value of an item whose state has these parts."""
         match self.storage.accumulator_of(item):
             case CompensatedSum():
                 return exact(*parts)
@@ -176,30 +181,36 @@ class Lowering:
 
 def lower_nest(lowering: Lowering, nest: Nest) -> Body:
     """Return the statements of a nest; `start_states` go before."""
-    scanned = scan_axes(nest)
-    return _Loops(lowering, nest, tuple(sorted(nest.order, key=lambda a: a in scanned))).run()
+    return _Loops(lowering, nest).run()
 
 
 def start_states(lowering: Lowering, nest: Nest) -> tuple[loop.For, ...]:
-    """Return loops that start the states of a nest's reductions, of this task's positions."""
+    """Return loops that start the states in arrays of a nest, of this task's positions."""
+    states = {r: lowering.arrays[r] for r in nest.reductions if not nest.in_registers(r)}
+    states |= {i: lowering.scan_states[i] for i in scans_across(nest)}
     return tuple(
         loop.For("each", var, 0, count, (loop.Store(loop.Place(name, axis(var, count)), start),))
-        for r in nest.reductions
-        if not nest.in_registers(r)
-        for name, start in zip(lowering.arrays[r][0], _starts(lowering, r), strict=True)
-        for var, count in ((lowering.fresh("k"), lowering.states(r)),)
+        for item, (names, axes) in states.items()
+        for name, start in zip(names, _starts(lowering, item), strict=True)
+        for var, count in ((lowering.fresh("k"), lowering.states(item, axes)),)
     )
 
 
-def _starts(lowering: Lowering, reduction: ssa.Reduction) -> tuple[loop.Const, ...]:
+def scans_across(nest: Nest) -> list[ssa.Scan]:
+    """Return the scans of a nest that run across its loops: not along the innermost one."""
+    scans = (i for i in nest.items if isinstance(i, ssa.Scan))
+    return [i for i in scans if i.over != nest.order[-1:]]
+
+
+def _starts(lowering: Lowering, item: ssa.Reduction) -> tuple[loop.Const, ...]:
     """Return the parts of a state before any element."""
-    match lowering.storage.accumulator_of(reduction):
+    match lowering.storage.accumulator_of(item):
         case CompensatedSum():
             return loop.Const(0.0, f64), loop.Const(0.0, f64)
         case ArgAccumulator(source=source, place=place, farthest=farthest):
-            return loop.identity(reduction.row.name, source), loop.Const(farthest, place)
+            return loop.identity(item.row.name, source), loop.Const(farthest, place)
         case acc:
-            return (loop.identity(reduction.row.name, acc.parts[0]),)
+            return (loop.identity(item.row.name, acc.parts[0]),)
 
 
 def _applied(op: str, args: tuple[loop.Value, ...]) -> loop.Value:
@@ -222,23 +233,26 @@ def _read(name: str, dtype: DType) -> loop.Value:
 
 
 class _Loops:
-    """The loops of a nest, in an order."""
+    """The loops of a nest."""
 
-    def __init__(self, lowering: Lowering, nest: Nest, order: tuple[str, ...]) -> None:
-        self.lowering, self.nest, self.order, self.s = lowering, nest, order, lowering.s
+    def __init__(self, lowering: Lowering, nest: Nest) -> None:
+        self.lowering, self.nest, self.order, self.s = lowering, nest, nest.order, lowering.s
         self.reductions, self.scalars = nest.reductions, nest.scalars
         self.saves, self.stores, self.updates = nest.saves, nest.stores, nest.state_updates
         self.in_arrays = [r for r in nest.reductions if not nest.in_registers(r)]
         vanish = not (self.reductions or self.saves or self.stores or self.updates or self.scalars)
-        self.vars = {} if vanish else {a: lowering.axis_name(a) for a in order}
+        self.vars = {} if vanish else {a: lowering.axis_name(a) for a in self.order}
         wide = {v: self.s.lanes * nest.unroll for a, v in self.vars.items() if a == nest.vector}
         lowering.take_loops(self.vars, wide)
         self.values: dict[Item, loop.Value] = {}
         self.carries: dict[Item, str] = {}
         self.nesting: dict[Item, int] = {}
         """Operators inside of an item's value; those of bound ones are not."""
-        self.running: dict[Item, str] = {}
-        """Names of the values of scans, before they are rounded."""
+        self.scans = [i for i in nest.items if isinstance(i, ssa.Scan)]
+        self.carried: dict[Item, list[loop.Carry]] = {}
+        """What scans along the innermost loop carry, part by part."""
+        self.running: dict[Item, Sequence[loop.Value]] = {}
+        """Parts of the values of scans, before they are rounded."""
         stages = nest.stages
         self.stage_of = {i: k for k, x in reversed([*enumerate(stages)]) for i in x.items}
         self.early = {i for x in stages[:-1] for i in x.saves}
@@ -331,13 +345,9 @@ class _Loops:
         for item in self.items:
             if self.depth(item) != depth:
                 continue
-            register = self._make(item)
             if isinstance(item, ssa.Scan) and not self._is_kept(item):
-                inner = self._scan_type(item)
-                name = self.running[item] = self.lowering.fresh("v")
-                yield loop.Let(name, register)
-                register = _read(name, inner)
-                register = register if inner == item.dtype else loop.Cast(register, item.dtype)
+                yield from self._scan(item)
+            register = self._make(item)
             is_index = loop.as_index(register) is not None
             nesting = 1 + max((self.nesting.get(a, 0) for a in item.args), default=0)
             if is_bound := self._is_bound(item) or nesting > _MAX_NESTING:
@@ -362,13 +372,15 @@ class _Loops:
         opened = [r for r in self.reductions if self.depth(r) == depth and r not in self.in_arrays]
         carry = tuple(self._carry(r) for r in opened)
         low, high = self.lowering.ranges[name]
-        scans = [i for i in self.items if isinstance(i, ssa.Scan) and not self._is_kept(i)]
-        scans = [i for i in scans if name in i.over]
-        starts = tuple(self._scan_start(i) for i in scans)
+        along = [i for i in self.scans if i.over == self.order[depth:]]
+        starts = tuple(c for i in along for c in self._scan_starts(i))
         inner = (*self._enter(depth + 1), *self._loops(depth + 1))
-        ends = {i: _read(self.running[i], self._scan_type(i)) for i in scans}
-        inner += tuple(loop.Next(self.carries[i], end) for i, end in ends.items())
-        in_order = scans or any(name in r.over for r in self.in_arrays)
+        inner += tuple(
+            loop.Next(c.name, end)
+            for i in along
+            for c, end in zip(self.carried[i], self.running[i], strict=True)
+        )
+        in_order = any(name in i.over for i in (*self.scans, *self.in_arrays))
         kind = "for" if in_order else "each"
         walk = loop.For(kind, self.vars[name], low, high, inner, carry=(*starts, *carry))
         body: list[loop.Statement] = [walk]
@@ -376,14 +388,36 @@ class _Loops:
             body += self._publish(r, c)
         return tuple(body)
 
-    def _scan_type(self, scan: ssa.Scan) -> DType:
-        """Return the type in which a scan adds up."""
-        (dtype,) = self.lowering.storage.accumulator_of(scan).parts
-        return dtype
+    def _scan_starts(self, scan: ssa.Scan) -> list[loop.Carry]:
+        """Return what a scan along the innermost loop carries."""
+        starts = _starts(self.lowering, scan)
+        self.carried[scan] = [loop.Carry(self.lowering.fresh("s"), x) for x in starts]
+        return self.carried[scan]
 
-    def _scan_start(self, scan: ssa.Scan) -> loop.Carry:
-        name = self.carries[scan] = self.lowering.fresh("s")
-        return loop.Carry(name, loop.identity(scan.row.name, self._scan_type(scan)))
+    def _scan(self, scan: ssa.Scan) -> Iterator[loop.Statement]:
+        """Yield what combines the state of a scan with an element."""
+        acc, element = self.lowering.storage.accumulator_of(scan), self.value(scan.args[0])
+        lets: list[loop.Let] = []
+
+        def bound(value: loop.Value) -> loop.Value:
+            lets.append(loop.Let(name := self.lowering.fresh("v"), value))
+            return _read(name, acc.parts[0])
+
+        places: Sequence[loop.Place] = ()
+        if scan in self.carried:
+            types = zip(self.carried[scan], acc.parts, strict=True)
+            old: Sequence[loop.Value] = [_read(c.name, dtype) for c, dtype in types]
+        else:
+            places = self._places(scan, *self.lowering.scan_states[scan])
+            old = [*map(loop.Load, places)]
+        if isinstance(acc, CompensatedSum):
+            total, error = old
+            self.running[scan] = two_sum(bound(element), total, error, bound)
+        else:
+            element = _as(element, scan.args[0].dtype, acc.parts[0])
+            self.running[scan] = (bound(loop.Apply(scan.row.scalar, (element, old[0]))),)
+        yield from lets
+        yield from map(loop.Store, places, self.running[scan])
 
     def _carry(self, reduction: ssa.Reduction) -> loop.Carry:
         row, name = reduction.row.name, self.lowering.fresh("s")
@@ -504,7 +538,16 @@ class _Loops:
 
         Or the one at other positions along some axes.
         """
-        names, axes = self.lowering.arrays[owner]
+        return self._places(owner, *self.lowering.arrays[owner], window)
+
+    def _places(
+        self,
+        owner: Key,
+        names: Sequence[str],
+        axes: tuple[str, ...],
+        window: Sequence[tuple[str, Index]] = (),
+    ) -> list[loop.Place]:
+        """Return the current element of some arrays in scratch memory that have the same axes."""
         offset: Index = 0
         for a in axes:
             position = dict(window).get(a, axis(a, self.s.phase.axes[a]))
@@ -550,10 +593,8 @@ class _Loops:
                 last = loop.position(sub(self._index(extent), 1))
                 least, largest = (COMBINES[name].scalar for name in EXTREMES)
                 return loop.apply(largest, loop.apply(least, args[0], last), loop.position(0))
-            case ssa.Scan(row=row):
-                inner, source = self._scan_type(item), item.args[0].dtype
-                element = args[0] if source == inner else loop.Cast(args[0], inner)
-                return loop.Apply(row.scalar, (_read(self.carries[item], inner), element))
+            case ssa.Scan():
+                return self.lowering.finished(item, self.running[item])
             case ssa.Cast(to=dtype):
                 return loop.cast(args[0], dtype)
             case _:
@@ -584,4 +625,13 @@ def identifier(name: str) -> str:
     return name.replace(".", "_")
 
 
-__all__ = ["Body", "Key", "Lowering", "identifier", "lower_nest", "start_states"]
+__all__ = [
+    "Arrays",
+    "Body",
+    "Key",
+    "Lowering",
+    "identifier",
+    "lower_nest",
+    "scans_across",
+    "start_states",
+]

@@ -20,7 +20,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.codegen.llvm.instructions.reductions import PlainAccumulator
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import (
     Buffer,
@@ -33,13 +32,22 @@ from smelt.codegen.llvm.loopir.items import (
 )
 from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.loops.full_unroll import is_single_block
-from smelt.codegen.llvm.lower_nest import Body, Key, Lowering, identifier, lower_nest, start_states
-from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.schedule.build_nests import scan_axes
-from smelt.codegen.llvm.scratch.workspace import lay_out
+from smelt.codegen.llvm.lower_nest import (
+    Arrays,
+    Body,
+    Key,
+    Lowering,
+    identifier,
+    lower_nest,
+    scans_across,
+    start_states,
+)
+from smelt.codegen.llvm.nests.nest import Schedule
+from smelt.codegen.llvm.scratch.workspace import lay_out, scan_state_axes
 from smelt.loop import ir as loop
 from smelt.loop.walk import is_short
 from smelt.python.dataclass import dataclass
+from smelt.types.dtype import DType
 from smelt.types.expr import (
     Atom,
     Index,
@@ -63,17 +71,7 @@ def refusal(s: Schedule) -> str:
         return "a product"
     if ssa.WindowRead in kinds or s.phase.window_positions:
         return "windows"
-    if ssa.KPair in kinds or s.phase.aliases:
-        return "pairs of short numbers"
-    scans = [i for i in s.phase.items if isinstance(i, ssa.Scan)]
-    if not all(isinstance(lay_out(s).accumulator_of(i), PlainAccumulator) for i in scans):
-        return "a scan that carries more than a number"
-    return "loops that scan and reduce" if any(map(_scans_and_reduces, s.nests)) else ""
-
-
-def _scans_and_reduces(nest: Nest) -> bool:
-    scanned = scan_axes(nest)
-    return bool(scanned) and (bool(nest.reductions) or len(scanned) > 1)
+    return "pairs of short numbers" if ssa.KPair in kinds or s.phase.aliases else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,16 +192,21 @@ class _PhaseLowering(Lowering):
         for update in self.s.phase.state_updates:
             owners[update.state] = self.storage.state_axes(update.state)
         statements: list[loop.Statement] = []
+
+        def named(owner: Key, stem: str, parts: Sequence[DType], axes: tuple[str, ...]) -> Arrays:
+            names = [self.fresh(identifier(stem)) for _ in parts]
+            elements = product(self.extent(owner, a) for a in axes)
+            pairs = zip(names, parts, strict=True)
+            statements.extend(loop.Alloc(name, t, elements, "task") for name, t in pairs)
+            return names, axes
+
         for owner, axes in owners.items():
             stem = owner.name if isinstance(owner, StreamState) else "e"
             parts = self.storage.parts(owner) if isinstance(owner, Item) else (owner.dtype,)
-            names = [self.fresh(identifier(stem)) for _ in parts]
-            self.arrays[owner] = names, axes
-            elements = product(self.extent(owner, a) for a in axes)
-            statements += (
-                loop.Alloc(name, dtype, elements, "task")
-                for name, dtype in zip(names, parts, strict=True)
-            )
+            self.arrays[owner] = named(owner, stem, parts, axes)
+        for scan in (i for nest in self.s.nests for i in scans_across(nest)):
+            parts = self.storage.accumulator_of(scan).parts
+            self.scan_states[scan] = named(scan, "s", parts, scan_state_axes(self.s, scan))
         return tuple(statements)
 
     def extent(self, owner: Key, a: str) -> Index:

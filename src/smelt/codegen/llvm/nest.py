@@ -312,8 +312,6 @@ class NestEmitter(Environment):
                 return load_window(self, item, scope)
             case ssa.BlockEdge():
                 return edge(self, item)
-            case ssa.Scan():
-                return self._reductions.scan(item, scope, m)
             case _:
                 return self._compute_from_operands(item, scope, m)
 

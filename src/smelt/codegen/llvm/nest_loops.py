@@ -10,7 +10,7 @@ memory are parameters, and a value that was computed before is an array of one e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.llvm import ir
@@ -20,7 +20,14 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StateRead, accesses_of
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.versioning import version_condition
-from smelt.codegen.llvm.lower_nest import Key, Lowering, identifier, lower_nest, start_states
+from smelt.codegen.llvm.lower_nest import (
+    Key,
+    Lowering,
+    identifier,
+    lower_nest,
+    scans_across,
+    start_states,
+)
 from smelt.codegen.llvm.nests.environment import (
     PACKED,
     Environment,
@@ -30,7 +37,8 @@ from smelt.codegen.llvm.nests.environment import (
 )
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.print_loops import LoopPrinter
-from smelt.codegen.llvm.vector_loops import Share, in_vectors, why_not_nest
+from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, scan_state_axes
+from smelt.codegen.llvm.vector_loops import Share, in_vectors, why_not_nest, without_vectors
 from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
 from smelt.loop.passes.collapse import join_rows
@@ -89,7 +97,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
                 streaming=env.frame.streaming,
                 packed=packed,
             )
-        return func
+        return func if lowering.lanes else without_vectors(func, env.s, nest)
 
     ended = (r for r in nest.reductions if r not in env.s.materialised)
     results = {item: lowering.values[item] for item in (*nest.scalars, *ended)}
@@ -197,10 +205,18 @@ class _NestLowering(Lowering):
         for owner, axes in used.items():
             parts = len(storage.parts(owner)) if isinstance(owner, Item) else 1
             stem = "e" if isinstance(owner, Item) else identifier(owner.name)
-            self.arrays[owner] = [self.fresh(stem) for _ in range(parts)], axes
-            for part, name in enumerate(self.arrays[owner][0]):
-                dtype = storage.arrays[owner, part][1].compute
-                self._add_array(name, storage.at[owner, part], dtype)
+            self.arrays[owner] = self._scratch(owner, stem, range(parts)), axes
+        for scan in scans_across(nest):
+            keys = range(SCAN_STATE_KEY, SCAN_STATE_KEY + len(storage.accumulator_of(scan).parts))
+            self.scan_states[scan] = self._scratch(scan, "s", keys), scan_state_axes(s, scan)
+
+    def _scratch(self, owner: Key, stem: str, parts: Sequence[int]) -> list[str]:
+        """Return the names of some arrays of an owner in scratch memory."""
+        names = [self.fresh(stem) for _ in parts]
+        for part, name in zip(parts, names, strict=True):
+            dtype = self.storage.arrays[owner, part][1].compute
+            self._add_array(name, self.storage.at[owner, part], dtype)
+        return names
 
     def _read(self) -> list[Item]:
         """Return the items that are read in the nest, and those it computes."""

@@ -301,9 +301,10 @@ class LoopPrinter:
                 return self._prefixes(COMBINES[combine], self.value(arg))
             case loop.Shuffle((loop.Ref(name),), "permute", table) if name in self.tiles:
                 return self.tiles[name][table[0] // len(table)]
-            case loop.Shuffle((first, second), "interleave"):
+            case loop.Shuffle((first, second), pattern, table):
                 x, y = self.value(first), self.value(second)
-                table = [k // 2 + k % 2 * x.lanes for k in range(2 * x.lanes)]
+                if pattern == "interleave":
+                    table = tuple(k // 2 + k % 2 * x.lanes for k in range(2 * x.lanes))
                 return Typed(self.b.shuffle_vector(x.value, y.value, lane_numbers(table)), x.dtype)
             case loop.Shuffle((arg,), "permute", (lane,)):
                 x = self.value(arg)

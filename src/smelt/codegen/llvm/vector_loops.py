@@ -89,7 +89,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
 
     `storage` is the layout of the schedule's scratch memory, if that is known.
     """
-    if nest.has_states:
+    if nest.has_states or _scans(nest):  # nothing else prints these
         return ""
     if nest.product is not None:
         return "no map"
@@ -103,11 +103,8 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "stages of two versions"
     if nest.transposed or nest.store_range:
         return "tiles, or ranges"
-    storage = storage or lay_out(s)
-    if reason := _why_not_scans(nest, storage):
-        return reason
     if nest.reductions:
-        return _why_not_reductions(s, nest, storage)
+        return _why_not_reductions(s, nest, storage or lay_out(s))
     return _why_not_lanes(nest)
 
 
@@ -146,19 +143,8 @@ def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
 
 
 def _scans(nest: Nest) -> list[ssa.Scan]:
+    """Return the scans of a nest."""
     return [i for i in nest.items if isinstance(i, ssa.Scan)]
-
-
-def _why_not_scans(nest: Nest, storage: Storage) -> str:
-    """Return why the scans of a nest are not those of its vectors."""
-    scans = _scans(nest)
-    if not all(isinstance(storage.accumulator_of(i), PlainAccumulator) for i in scans):
-        return "scans that carry more than a number"
-    if any(i.over != (nest.vector,) for i in scans):
-        return "scans across loops"
-    if scans and (nest.reductions or nest.state_updates or nest.stages):
-        return "scans beside reductions"
-    return ""
 
 
 def _step(access: Access, vector: str | None) -> Index | None:
@@ -286,6 +272,13 @@ def in_vectors(
     func = unroll(func) if short else func
     func = _with_polls(func, inner, wide) if is_polled(s, nest) else func
     return hoist_offsets(interleave_stores(group_loads(func)))
+
+
+def without_vectors(func: loop.Func, s: Schedule, nest: Nest) -> loop.Func:
+    """Run a nest position by position: all of its loops run in order."""
+    inner = [t for t in _loops(func) if t not in func.body]
+    func = accumulate(func) if nest.reductions else func
+    return hoist_offsets(_with_polls(func, inner, 1) if is_polled(s, nest) else func)
 
 
 JAM_ROWS = 8

@@ -13,21 +13,8 @@ from dataclasses import replace
 
 from smelt.codegen.triton.loop_axes import SUMMED_LANES, CannotLoop, loop_axes
 from smelt.codegen.triton.writer import refuse
-from smelt.kernel.env import MAX_BODIES, Axes, axes_of_body, axes_of_index, axes_of_value
-from smelt.kernel.ir import (
-    Apply,
-    Block,
-    Dot,
-    Kernel,
-    Let,
-    Position,
-    Reduce,
-    Ref,
-    Statement,
-    Store,
-    Stream,
-    Update,
-)
+from smelt.kernel import ir
+from smelt.kernel.axes import MAX_BODIES, Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.transform.block import in_blocks
 from smelt.kernel.walk import children, statements, stores, visit_body, visit_statement
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
@@ -43,9 +30,9 @@ WHOLE_SUM = 256
 
 
 @cached_by_identity(MAX_BODIES)
-def dots_of(body: tuple[Statement, ...]) -> tuple[Dot, ...]:
+def dots_of(body: tuple[ir.Statement, ...]) -> tuple[ir.Dot, ...]:
     """Return every contraction in statements."""
-    return tuple(v for v in visit_body(body) if isinstance(v, Dot))
+    return tuple(v for v in visit_body(body) if isinstance(v, ir.Dot))
 
 
 def power_of_two(n: int) -> int:
@@ -58,8 +45,8 @@ def power_of_two(n: int) -> int:
 
 
 def block_axes(
-    kernel: Kernel, sizes: Mapping[str, int] | None = None, register_lanes: int = REGISTER_LANES
-) -> Kernel:
+    kernel: ir.Kernel, sizes: Mapping[str, int] | None = None, register_lanes: int = REGISTER_LANES
+) -> ir.Kernel:
     """Return the kernel with blocks for its contractions and loops over its long axes.
 
     A row is long where one of its values has more than `register_lanes` elements. Without sizes,
@@ -67,7 +54,7 @@ def block_axes(
     as a whole that a stream visits, and no loop over it is possible.
     """
     kernel = _without_whole_blocks(kernel)
-    top = tuple(s for s in kernel.body if not isinstance(s, Stream))
+    top = tuple(s for s in kernel.body if not isinstance(s, ir.Stream))
     at_top = Axes(a for d in dots_of(top) for a in d.over)
     if len(top) == len(kernel.body) or _adds_contractions(kernel):
         kernel = _with_row_blocks(kernel, sizes)
@@ -88,19 +75,19 @@ def block_axes(
     return replace(result, body=tuple(_widened(s) for s in result.body))
 
 
-def _without_whole_blocks(kernel: Kernel) -> Kernel:
+def _without_whole_blocks(kernel: ir.Kernel) -> ir.Kernel:
     """Return the kernel without grid entries of one block: such an axis is in every program."""
-    grid = tuple(b for b in kernel.grid if not isinstance(b, Block) or b.size is not None)
+    grid = tuple(b for b in kernel.grid if not isinstance(b, ir.Block) or b.size is not None)
     return replace(kernel, grid=grid)
 
 
-def _with_row_blocks(kernel: Kernel, sizes: Mapping[str, int] | None) -> Kernel:
+def _with_row_blocks(kernel: ir.Kernel, sizes: Mapping[str, int] | None) -> ir.Kernel:
     """Return the kernel with a block of rows and one of columns for each contraction.
 
     Of several axes that one operand alone has, the longest is in blocks, the last of equals.
     """
     names = axes_of_body(kernel.body)
-    grid = {b.axis: k for k, b in enumerate(kernel.grid) if isinstance(b, Block)}
+    grid = {b.axis: k for k, b in enumerate(kernel.grid) if isinstance(b, ir.Block)}
     lengths = {a: (_extent(kernel, a, sizes), k) for a, k in grid.items()}
     blocked: set[str] = set()
     for d in dots_of(kernel.body):
@@ -111,7 +98,7 @@ def _with_row_blocks(kernel: Kernel, sizes: Mapping[str, int] | None) -> Kernel:
     return in_blocks(kernel, dict.fromkeys(blocked, ROW_LANES))
 
 
-def _extent(kernel: Kernel, axis: str, sizes: Mapping[str, int] | None) -> int:
+def _extent(kernel: ir.Kernel, axis: str, sizes: Mapping[str, int] | None) -> int:
     extent = kernel.axis(axis).extent
     is_number = sizes or isinstance(extent, int)
     return int(evaluate(extent, sizes or {})) if is_number else 0
@@ -120,32 +107,34 @@ def _extent(kernel: Kernel, axis: str, sizes: Mapping[str, int] | None) -> int:
 # ---- which axes are looped over ------------------------------------------------------------------
 
 
-def _stream_axes(kernel: Kernel) -> Axes:
-    streams = (s for s in statements(kernel) if isinstance(s, Stream))
+def _stream_axes(kernel: ir.Kernel) -> Axes:
+    streams = (s for s in statements(kernel) if isinstance(s, ir.Stream))
     return Axes(b.axis for s in streams for b in s.blocks)
 
 
-def _read_whole(body: tuple[Statement, ...], visited: Axes) -> Axes:
+def _read_whole(body: tuple[ir.Statement, ...], visited: Axes) -> Axes:
     """Return the axes of statements that are in no stream over them."""
     names = axes_of_body(body)
     result = Axes()
     for s in body:
-        if isinstance(s, Stream):
+        if isinstance(s, ir.Stream):
             inside = visited.union(b.axis for b in s.blocks)
             result |= _read_whole(s.body, inside)
             result |= Axes(a for t in s.states for a in t.axes) - visited
             continue
         values = [*visit_statement(s)]
         read = Axes().union(*(axes_of_value(v, names) for v in values))
-        if isinstance(s, Store):
+        if isinstance(s, ir.Store):
             read |= axes_of_index(s.index, names)
         result |= read - visited
     return result
 
 
-def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None, register_lanes: int) -> list[str]:
+def _long_axes(
+    kernel: ir.Kernel, sizes: Mapping[str, int] | None, register_lanes: int
+) -> list[str]:
     """Return the whole axes along which values exceed the registers, longest first."""
-    blocked = _stream_axes(kernel).union(b.axis for b in kernel.grid if isinstance(b, Block))
+    blocked = _stream_axes(kernel).union(b.axis for b in kernel.grid if isinstance(b, ir.Block))
     extents = {
         a.name: power_of_two(int(evaluate(a.extent, sizes or {})))
         for a in kernel.axes
@@ -165,7 +154,7 @@ def _long_axes(kernel: Kernel, sizes: Mapping[str, int] | None, register_lanes: 
     return sorted(result, key=lambda a: (-extents[a], a))
 
 
-def has_long_axes(launch: Kernel, sizes: Mapping[str, int], register_lanes: int) -> bool:
+def has_long_axes(launch: ir.Kernel, sizes: Mapping[str, int], register_lanes: int) -> bool:
     """Return whether fewer lanes than those of all registers give a launch other loops."""
     launch = _without_whole_blocks(launch)
     few, all_of_them = (_long_axes(launch, sizes, n) for n in (register_lanes, REGISTER_LANES))
@@ -173,12 +162,12 @@ def has_long_axes(launch: Kernel, sizes: Mapping[str, int], register_lanes: int)
 
 
 @cached_by_identity(MAX_BODIES)
-def _axes_together(body: tuple[Statement, ...]) -> Sequence[Axes]:
+def _axes_together(body: tuple[ir.Statement, ...]) -> Sequence[Axes]:
     """Return the axes of every tensor of a program, each once."""
     names = axes_of_body(body)
     result: dict[Axes, None] = {}
     for v in visit_body(body):
-        over = v.over if isinstance(v, Reduce | Dot) else ()
+        over = v.over if isinstance(v, ir.Reduce | ir.Dot) else ()
         operands = children(v) if over else (v,)
         result[Axes(over).union(*(axes_of_value(c, names) for c in operands))] = None
     for s in stores(body):
@@ -189,31 +178,31 @@ def _axes_together(body: tuple[Statement, ...]) -> Sequence[Axes]:
 # ---- streams that only add contractions ----------------------------------------------------------
 
 
-def _adds_contractions(kernel: Kernel) -> bool:
+def _adds_contractions(kernel: ir.Kernel) -> bool:
     """Return whether all streams only add contractions to states of one number."""
-    streams = [s for s in statements(kernel) if isinstance(s, Stream)]
+    streams = [s for s in statements(kernel) if isinstance(s, ir.Stream)]
     return all(
         not s.bounds
         and s.where is None
         and not any(t.axes for t in s.states)
-        and all(isinstance(x, Let | Position | Update) for x in s.body)
-        and all(_added_axes(x) for x in s.body if isinstance(x, Update))
+        and all(isinstance(x, ir.Let | ir.Position | ir.Update) for x in s.body)
+        and all(_added_axes(x) for x in s.body if isinstance(x, ir.Update))
         for s in streams
     )
 
 
-def _widened(stream: Statement) -> Statement:
+def _widened(stream: ir.Statement) -> ir.Statement:
     """Return a stream with blocks instead of steps, where it only adds contractions."""
-    if not isinstance(stream, Stream):
+    if not isinstance(stream, ir.Stream):
         return stream
-    updates = [s for s in stream.body if isinstance(s, Update)]
-    others = [s for s in stream.body if not isinstance(s, Update)]
+    updates = [s for s in stream.body if isinstance(s, ir.Update)]
+    others = [s for s in stream.body if not isinstance(s, ir.Update)]
     over = [axis for u in updates for axis in _added_axes(u)]
-    is_plain = all(isinstance(s, Let | Position) for s in others) and not stream.bounds
-    bound = {s.name for s in others if isinstance(s, Let | Position)}
+    is_plain = all(isinstance(s, ir.Let | ir.Position) for s in others) and not stream.bounds
+    bound = {s.name for s in others if isinstance(s, ir.Let | ir.Position)}
     states = {t.name for t in stream.states}
     reads = [v for s in others for v in visit_statement(s)]
-    reads_state = any(isinstance(v, Ref) and v.name in states - bound for v in reads)
+    reads_state = any(isinstance(v, ir.Ref) and v.name in states - bound for v in reads)
     if not is_plain or reads_state or not all(_added_axes(u) for u in updates):
         return stream
     steps = [b.axis for b in stream.blocks if b.size == 1 and b.axis in over]
@@ -225,10 +214,10 @@ def _widened(stream: Statement) -> Statement:
     return replace(stream, blocks=blocks)
 
 
-def _added_axes(update: Update) -> tuple[str, ...]:
+def _added_axes(update: ir.Update) -> tuple[str, ...]:
     """Return the axes of the contraction that an update adds to its state."""
     match update.value:
-        case Apply(op=op, args=(Ref(name=name, next=False), Dot(over=over))) if (
+        case ir.Apply(op=op, args=(ir.Ref(name=name, next=False), ir.Dot(over=over))) if (
             name == update.state and op == COMBINES[SUM_OF_PRODUCTS[0]].scalar
         ):
             return over

@@ -44,7 +44,7 @@ from smelt.codegen.triton.source import divide, with_loops
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.codegen.triton.vector_sums import vector_sums
 from smelt.codegen.triton.widen_columns import has_several_rows
-from smelt.kernel.env import Axes, axes_of_body, axes_of_value
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import Block, Kernel
 from smelt.kernel.transform.block import in_blocks
 from smelt.kernel.walk import loads, stores

@@ -12,22 +12,8 @@ after it. Results are the same elements, computed alike.
 from __future__ import annotations
 
 from smelt.codegen.triton.loop_axes import names_read
-from smelt.kernel.env import axes_of_body, axes_of_index
-from smelt.kernel.ir import (
-    Apply,
-    Dot,
-    Extreme,
-    Kernel,
-    Let,
-    Load,
-    Partial,
-    Reduce,
-    Rename,
-    Scan,
-    Statement,
-    Store,
-    Stream,
-)
+from smelt.kernel import ir
+from smelt.kernel.axes import axes_of_body, axes_of_index
 from smelt.kernel.walk import stores, values_of, visit
 from smelt.python.dataclass import dataclass
 
@@ -36,46 +22,46 @@ from smelt.python.dataclass import dataclass
 class DividedLaunch:
     """A launch: statements before its loop, the loop, and its epilogue."""
 
-    before: tuple[Statement, ...]
-    loop: Stream
-    epilogue: tuple[Statement, ...]
+    before: tuple[ir.Statement, ...]
+    loop: ir.Stream
+    epilogue: tuple[ir.Statement, ...]
 
 
-def divided_launch(launch: Kernel, axis: str) -> DividedLaunch | None:
+def divided_launch(launch: ir.Kernel, axis: str) -> DividedLaunch | None:
     """Return a launch whose epilogue takes each index of an axis alone.
 
     None where an epilogue combines elements, and where it only stores the accumulators.
     """
-    loops = [k for k, s in enumerate(launch.body) if isinstance(s, Stream)]
+    loops = [k for k, s in enumerate(launch.body) if isinstance(s, ir.Stream)]
     if len(loops) != 1:
         return None
     at = loops[0]
     loop = launch.body[at]
-    assert isinstance(loop, Stream)
-    needed, before, early = set(names_read(loop)), list[Statement](), list[Statement]()
+    assert isinstance(loop, ir.Stream)
+    needed, before, early = set(names_read(loop)), list[ir.Statement](), list[ir.Statement]()
     for s in reversed(launch.body[:at]):
-        if not isinstance(s, Let):
+        if not isinstance(s, ir.Let):
             return None
         if s.name in needed:
             needed |= names_read(s)
         (before if s.name in needed else early).append(s)
     epilogue = (*early[::-1], *launch.body[at + 1 :])
     names = axes_of_body(launch.body)
-    shared = {s.name for s in before if isinstance(s, Let) and axis in names[s.name]}
+    shared = {s.name for s in before if isinstance(s, ir.Let) and axis in names[s.name]}
     if any(not _is_elementwise(s) or shared & names_read(s) for s in epilogue):
         return None
     every = (x for s in epilogue for v in values_of(s) for x in visit(v))
-    if not any(isinstance(x, Apply | Load) for x in every):
+    if not any(isinstance(x, ir.Apply | ir.Load) for x in every):
         return None
-    of_axis = (axis in axes_of_index(s.index, names) for s in epilogue if isinstance(s, Store))
+    of_axis = (axis in axes_of_index(s.index, names) for s in epilogue if isinstance(s, ir.Store))
     if len(list(stores(launch))) != sum(of_axis):
         return None
     return DividedLaunch(tuple(before[::-1]), loop, epilogue)
 
 
-def _is_elementwise(s: Statement) -> bool:
+def _is_elementwise(s: ir.Statement) -> bool:
     """Return whether a statement is a value or a plain store without anything across lanes."""
-    if not isinstance(s, Let) and not (isinstance(s, Store) and not s.join):
+    if not isinstance(s, ir.Let) and not (isinstance(s, ir.Store) and not s.join):
         return False
-    across = Reduce | Scan | Dot | Rename | Extreme | Partial
+    across = ir.Reduce | ir.Scan | ir.Dot | ir.Rename | ir.Extreme | ir.Partial
     return not any(isinstance(x, across) for v in values_of(s) for x in visit(v))

@@ -17,18 +17,9 @@ from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.schedule import is_atomic
+from smelt.kernel import ir
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, end_axes
 from smelt.kernel.canonical import names_of, unused_name
-from smelt.kernel.env import Axes, axes_of_body, axes_of_value, end_axes
-from smelt.kernel.ir import (
-    Axis,
-    Block,
-    Extreme,
-    Kernel,
-    Partial,
-    Statement,
-    Store,
-    Stream,
-)
 from smelt.kernel.transform.block import with_state_axes
 from smelt.kernel.walk import (
     joined_axes,
@@ -47,13 +38,13 @@ ROW_TILE = 128
 """Rows of a product that whole tiles of all sizes take."""
 
 
-def flat_grid(launch: Kernel) -> Kernel | None:
+def flat_grid(launch: ir.Kernel) -> ir.Kernel | None:
     """Return a launch with one axis in place of all those of its grid.
 
     None for a grid of one axis, for contractions, and where an axis of the grid is more than an
     index of elements.
     """
-    blocks = [b for b in launch.grid if isinstance(b, Block)]
+    blocks = [b for b in launch.grid if isinstance(b, ir.Block)]
     several = [b for b in blocks if launch.axis(b.axis).extent != 1]
     if len(blocks) < len(launch.grid) or dots_of(launch.body):
         return None
@@ -63,7 +54,7 @@ def flat_grid(launch: Kernel) -> Kernel | None:
     return _merged(launch, several, ones, blocks[-1].size)
 
 
-def flat_rows(launch: Kernel, sizes: Mapping[str, int]) -> Kernel | None:
+def flat_rows(launch: ir.Kernel, sizes: Mapping[str, int]) -> ir.Kernel | None:
     """Return a product with one axis of rows in place of several.
 
     They are the axes of the grid that left operands alone have. None where that is one axis, where
@@ -76,7 +67,7 @@ def flat_rows(launch: Kernel, sizes: Mapping[str, int]) -> Kernel | None:
     if len(sides) != 1:
         return None
     (axes,) = sides
-    rows = [b for b in launch.grid if isinstance(b, Block) and b.axis in axes]
+    rows = [b for b in launch.grid if isinstance(b, ir.Block) and b.axis in axes]
     rows = [b for b in rows if launch.axis(b.axis).extent != 1]
     blocked = [b for b in rows if b.size != 1]
     if len(blocked) != 1 or not _is_free(launch, rows):
@@ -87,13 +78,13 @@ def flat_rows(launch: Kernel, sizes: Mapping[str, int]) -> Kernel | None:
 
 
 def _merged(
-    launch: Kernel, several: Sequence[Block], ones: Sequence[Block], size: int | None
-) -> Kernel | None:
+    launch: ir.Kernel, several: Sequence[ir.Block], ones: Sequence[ir.Block], size: int | None
+) -> ir.Kernel | None:
     """Return a launch with one axis in blocks of `size`; `ones` have one position."""
     if any(launch.axis(b.axis).extent == 0 for b in several):
         return None  # a quotient by zero is not an index
     name = unused_name("flat", {*names_of(launch)})
-    flat = Axis(name, product(launch.axis(b.axis).extent for b in several))
+    flat = ir.Axis(name, product(launch.axis(b.axis).extent for b in several))
     places: dict[str, Index] = {b.axis: 0 for b in ones}
     rest: Index = flat.index
     for b in reversed(several):
@@ -103,7 +94,7 @@ def _merged(
     merged = Axes(b.axis for b in several)
     body = with_state_axes(launch.body, merged, axes_of_body(launch.body))
     grid = [b for b in launch.grid if b not in (*several[1:], *ones)]
-    grid[grid.index(several[0])] = Block(name, size)
+    grid[grid.index(several[0])] = ir.Block(name, size)
     return replace(
         launch,
         axes=(flat, *kept),
@@ -112,7 +103,7 @@ def _merged(
     )
 
 
-def _is_free(launch: Kernel, blocks: Sequence[Block]) -> bool:
+def _is_free(launch: ir.Kernel, blocks: Sequence[ir.Block]) -> bool:
     """Return whether axes of the grid are read as indices alone."""
     axes = Axes(b.axis for b in blocks)
     if len(blocks) < 2:
@@ -125,7 +116,7 @@ def _is_free(launch: Kernel, blocks: Sequence[Block]) -> bool:
     return not any(_controls(s, axes, names) for s in statements(launch))
 
 
-def _has_element_for_each(launch: Kernel, axes: Axes) -> bool:
+def _has_element_for_each(launch: ir.Kernel, axes: Axes) -> bool:
     """Return whether an array has an element for each position of the grid.
 
     Its offsets then have as many bits as the merged index.
@@ -136,22 +127,22 @@ def _has_element_for_each(launch: Kernel, axes: Axes) -> bool:
     return any(axes.issubset(a for e in s.index for a in axes_of(e)) for s in stores(launch))
 
 
-def _controls(s: Statement, axes: Axes, names: Mapping[str, Axes]) -> bool:
+def _controls(s: ir.Statement, axes: Axes, names: Mapping[str, Axes]) -> bool:
     """Return whether a statement controls a loop, or all lanes of a block, by axes."""
     for v in visit_statement(s):
-        if isinstance(v, Partial | Extreme) or axes.intersection(joined_axes(v)):
+        if isinstance(v, ir.Partial | ir.Extreme) or axes.intersection(joined_axes(v)):
             return True
-    return bool(isinstance(s, Stream) and s.bounds) or bool(axes & end_axes(s, names))
+    return bool(isinstance(s, ir.Stream) and s.bounds) or bool(axes & end_axes(s, names))
 
 
 def _substituted(
-    body: Iterable[Statement], places: Mapping[str, Index], name: str
-) -> Iterator[Statement]:
+    body: Iterable[ir.Statement], places: Mapping[str, Index], name: str
+) -> Iterator[ir.Statement]:
     """Yield statements with other indices for axes; states vary along the new axis."""
     for s in body:
-        if isinstance(s, Store):
+        if isinstance(s, ir.Store):
             s = replace(s, index=tuple(substitute_index(e, places) for e in s.index))
-        if isinstance(s, Stream):
+        if isinstance(s, ir.Stream):
             states = tuple(
                 replace(t, axes=tuple(dict.fromkeys(name if a in places else a for a in t.axes)))
                 for t in s.states

@@ -1,4 +1,8 @@
-"""Print index expressions as integer arithmetic on lanes, with floor semantics."""
+"""Print index expressions as integer arithmetic on lanes, with floor semantics.
+
+x[i - 1, j] of f32[n,m]     (i - 1) * size_m + j
+i // 3, where i may be < 0  floor_div(i, 3)
+"""
 
 from __future__ import annotations
 
@@ -68,12 +72,9 @@ class IndexPrinter:
             return self.text(factor)
         product = reduce(lambda a, b: self._join(a, "*", b), map(self._atom, monomial))
         if factor in (1, -1):
-            sign = "-" if factor < 0 else ""
-            return (
-                replace(product, code=sign + product.operand, is_atom=factor > 0)
-                if sign
-                else product
-            )
+            if factor > 0:
+                return product
+            return replace(product, code=f"-{product.operand}", is_atom=False)
         return self._join(Text(str(factor), (), i32), "*", product)
 
     def _join(self, left: Text, operator: str, right: Text, *, keep_left: bool = False) -> Text:

@@ -16,27 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from smelt.codegen.triton.indices import known_offset
+from smelt.kernel import ir
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.decided_blocks import DecidedBlocks, decided_blocks
-from smelt.kernel.env import Axes, Env, axes_of_body, axes_of_value, dtype_of
-from smelt.kernel.ir import (
-    Apply,
-    Block,
-    Cast,
-    Const,
-    Dot,
-    Extreme,
-    If,
-    IndexValue,
-    Kernel,
-    Let,
-    Load,
-    Reduce,
-    Ref,
-    Scan,
-    Statement,
-    Stream,
-    Value,
-)
+from smelt.kernel.env import Env, dtype_of
 from smelt.kernel.walk import loads, statements, stores, visit, visit_body, visit_statement
 from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS
 from smelt.ops.cost import DATA_DEPENDENT_SHARE, MASK_SAMPLES, MOVE_COST, SPECIAL_COST
@@ -71,7 +54,7 @@ class LaneWork(NamedTuple):
     extreme_cost: float = 0.0
 
 
-def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
+def lane_work(launch: ir.Kernel) -> tuple[LaneWork, ...]:
     """Return the work of all values by their axes and the loops that compute them.
 
     >>> from smelt.kernel.text import parse
@@ -84,26 +67,26 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
     names = axes_of_body(launch.body)
     values = [*_values(launch.body, Axes())]
     has_doubles = any(p.dtype == f64 for p in (*launch.inputs, *launch.outputs)) or any(
-        isinstance(v, Reduce) and v.dtype == f64 for v, *_ in values
+        isinstance(v, ir.Reduce) and v.dtype == f64 for v, *_ in values
     )
     types = Env.after(launch) if has_doubles else None
     totals: dict[tuple[Axes, Axes, str], list[float]] = {}
     for value, loops, masked in values:
         cost, is_double = _cost(value)
         if cost:
-            evaluated = value.arg if isinstance(value, Reduce | Scan) else value
+            evaluated = value.arg if isinstance(value, ir.Reduce | ir.Scan) else value
             axes = axes_of_value(evaluated, names)
             total = totals.setdefault((axes, loops - axes, masked), [0.0, 0.0, 0.0, 0.0])
-            is_special = isinstance(value, Apply) and cost >= SPECIAL_COST
+            is_special = isinstance(value, ir.Apply) and cost >= SPECIAL_COST
             if is_special and _is_integer(value):
                 is_special, cost = False, WORDS * cost
-            if types is not None and isinstance(value, Apply):  # functions are polynomials
+            if types is not None and isinstance(value, ir.Apply):  # functions are polynomials
                 is_double = any(dtype_of(a, types) == f64 for a in value.args)
                 is_special &= not is_double
-            elif types is not None and isinstance(value, Reduce):  # blocks are added as they are
+            elif types is not None and isinstance(value, ir.Reduce):  # blocks are added as they are
                 is_double = dtype_of(value.arg, types) == f64
             total[2 if is_special else is_double] += 1 if is_special else cost
-            if isinstance(value, Reduce) and value.combine in EXTREMES and not is_double:
+            if isinstance(value, ir.Reduce) and value.combine in EXTREMES and not is_double:
                 total[3] += cost - MOVE_COST
     return tuple(
         LaneWork(axes, around, cost, double, int(specials), masked, extreme)
@@ -111,17 +94,17 @@ def lane_work(launch: Kernel) -> tuple[LaneWork, ...]:
     )
 
 
-def _is_integer(value: Value) -> bool:
+def _is_integer(value: ir.Value) -> bool:
     """Return whether an operator takes integers alone, and so has no unit of its own."""
-    if not isinstance(value, Apply):
+    if not isinstance(value, ir.Apply):
         return False
     kinds = {k for operand in SCALARS[value.op].rule.accepts for k in operand}
     return kinds <= {"bool", "int", "uint"}
 
 
 def _values(
-    body: Sequence[Statement], loops: Axes, full: DecidedBlocks | None = None
-) -> Iterator[tuple[Value, Axes, str]]:
+    body: Sequence[ir.Statement], loops: Axes, full: DecidedBlocks | None = None
+) -> Iterator[tuple[ir.Value, Axes, str]]:
     """Yield all values of a body, with the axes of its loops and its mask.
 
     In the `full` blocks of a loop, conditions are decided.
@@ -130,11 +113,11 @@ def _values(
     for s in body:
         for value in visit_statement(s):
             yield value, loops, full.axis if full and id(value) in masks else ""
-        if isinstance(s, Stream):
+        if isinstance(s, ir.Stream):
             yield from _values(s.body, loops | {b.axis for b in s.blocks}, decided_blocks(s))
 
 
-def _masks(body: Sequence[Statement], full: DecidedBlocks) -> set[int]:
+def _masks(body: Sequence[ir.Statement], full: DecidedBlocks) -> set[int]:
     """Return the identities of values that blocks lack in which conditions fail.
 
     These are the conditions, what is chosen where they hold, and what only these read.
@@ -142,34 +125,34 @@ def _masks(body: Sequence[Statement], full: DecidedBlocks) -> set[int]:
     masks: set[int] = set()
     needed: set[str] = set()
     for s in reversed(body):
-        is_needed = not isinstance(s, Let) or s.name in needed
+        is_needed = not isinstance(s, ir.Let) or s.name in needed
         for v in visit_body((s,)):
             if not is_needed:
                 masks.add(id(v))
-            elif isinstance(v, If) and v.condition in full.conditions:
+            elif isinstance(v, ir.If) and v.condition in full.conditions:
                 chosen = {id(v), *map(id, visit(v.condition)), *map(id, visit(v.value))}
                 masks |= chosen - {*map(id, visit(v.other))}
-        needed |= {v.name for v in visit_body((s,)) if isinstance(v, Ref) and id(v) not in masks}
+        needed |= {v.name for v in visit_body((s,)) if isinstance(v, ir.Ref) and id(v) not in masks}
     return masks
 
 
-def _cost(value: Value) -> tuple[float, bool]:
+def _cost(value: ir.Value) -> tuple[float, bool]:
     """Return the cost of a value at one position, and whether it is double."""
     match value:
-        case Apply(op=op, args=args):
-            is_accumulated = op == SUM and any(isinstance(a, Dot) for a in args)
+        case ir.Apply(op=op, args=args):
+            is_accumulated = op == SUM and any(isinstance(a, ir.Dot) for a in args)
             return 0.0 if is_accumulated else SCALARS[op].cost, False
-        case Reduce(combine=combine, dtype=dtype) | Scan(combine=combine, dtype=dtype):
+        case ir.Reduce(combine=combine, dtype=dtype) | ir.Scan(combine=combine, dtype=dtype):
             return SCALARS[COMBINES[combine].scalar].cost, dtype == f64
-        case If():
+        case ir.If():
             return SCALARS["select"].cost, False
-        case Cast() | IndexValue():
+        case ir.Cast() | ir.IndexValue():
             return MOVE_COST, False
         case _:
             return 0.0, False
 
 
-def division_work(launch: Kernel) -> Iterator[LaneWork]:
+def division_work(launch: ir.Kernel) -> Iterator[LaneWork]:
     """Yield the work of quotients and remainders of grid axes in indices: one for each, once.
 
     Numbers become a product and shifts; dividing by a size is a function of its own.
@@ -178,10 +161,10 @@ def division_work(launch: Kernel) -> Iterator[LaneWork]:
     indices: list[Index] = []
     for x in (*loads(launch), *stores(launch)):
         indices.append(known_offset(params[x.param], x.index))
-        indices += x.index if isinstance(x, Load) and x.other is not None else ()
+        indices += x.index if isinstance(x, ir.Load) and x.other is not None else ()
     for s in statements(launch):
         values = visit_statement(s)
-        indices += [v.index for v in values if isinstance(v, IndexValue)]
+        indices += [v.index for v in values if isinstance(v, ir.IndexValue)]
     divisions = dict.fromkeys(a for e in indices for a in atoms(e) if a.kind in ("//", "%"))
     for a in divisions:
         axes = Axes(divided_axes(Expr((((a,), 1),))))
@@ -197,8 +180,8 @@ def divided_axes(e: Index) -> tuple[str, ...]:
 
 
 def visited_share(
-    block: Block,
-    launch: Kernel,
+    block: ir.Block,
+    launch: ir.Kernel,
     extents: Mapping[str, int],
     sizes: Mapping[str, int],
     parts: Axes = frozenset(),
@@ -209,7 +192,7 @@ def visited_share(
     """
     if block.start is None and block.stop is None:
         return 1.0
-    cuts = {b.axis: b.size or 1 for b in launch.grid if isinstance(b, Block)}
+    cuts = {b.axis: b.size or 1 for b in launch.grid if isinstance(b, ir.Block)}
     extent, total = max(extents[block.axis], 1), 0.0
     samples = [(k + 0.5) / MASK_SAMPLES for k in range(MASK_SAMPLES)]
     pairs = list(product(samples, samples)) if parts else [(f, f) for f in samples]
@@ -246,23 +229,23 @@ def _bounds(
     return _Bounds(first, last)
 
 
-def _end(value: Value, bounds: _Bounds, sizes: Mapping[str, int]) -> int | None:
+def _end(value: ir.Value, bounds: _Bounds, sizes: Mapping[str, int]) -> int | None:
     """Return an end of a range for one block of other axes.
 
     None if data decide.
     """
     match value:
-        case Const(value=number):
+        case ir.Const(value=number):
             return int(number)
-        case Extreme(arg=IndexValue(index=index), largest=largest):
+        case ir.Extreme(arg=ir.IndexValue(index=index), largest=largest):
             return int(evaluate(index, sizes, bounds.last if largest else bounds.first))
-        case IndexValue(index=index) if all(a.kind != "value" for a in atoms(index)):
+        case ir.IndexValue(index=index) if all(a.kind != "value" for a in atoms(index)):
             return int(evaluate(index, sizes, bounds.first))
-        case Apply(op=op, args=args):
+        case ir.Apply(op=op, args=args):
             ends = [_end(a, bounds, sizes) for a in args]
             numbers = [np.int64(e) for e in ends if e is not None]
             return int(SCALARS[op].numpy(*numbers)) if len(numbers) == len(ends) else None
-        case Cast(arg=arg):
+        case ir.Cast(arg=arg):
             return _end(arg, bounds, sizes)
         case _:
             return None

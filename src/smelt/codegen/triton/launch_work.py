@@ -28,22 +28,9 @@ from smelt.codegen.triton.lane_work import (
 from smelt.codegen.triton.live_values import LiveSet, live_sets
 from smelt.codegen.triton.narrow_products import is_dot, operand_loads, product_orders
 from smelt.codegen.triton.schedule import Policy, is_atomic, selected_axes, steps_in_order
+from smelt.kernel import ir
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.decided_blocks import decided_blocks
-from smelt.kernel.env import Axes, axes_of_body, axes_of_index, axes_of_value
-from smelt.kernel.ir import (
-    Block,
-    Cast,
-    Dot,
-    Kernel,
-    Let,
-    Load,
-    Param,
-    Ref,
-    Statement,
-    Store,
-    Stream,
-    Value,
-)
 from smelt.kernel.walk import loads, positions_of, statements, stores, visit_body
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f16, f32
@@ -153,7 +140,7 @@ class LaunchWork:
         return bool(self.contractions) and all(c.is_tf32 for c in self.contractions)
 
 
-def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> LaunchWork:
+def launch_work(launch: ir.Kernel, sizes: Mapping[str, int], policy: Policy) -> LaunchWork:
     """Return the work of a launch at these sizes."""
     names, dots = axes_of_body(launch.body), dots_of(launch.body)
     extents = {a.name: int(evaluate(a.extent, sizes)) for a in launch.axes}
@@ -167,7 +154,7 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
         axes = axes_of_index(x.index, names)
         param = params[x.param]
         last = axes_of_index(x.index[-1:], names)
-        is_combined = isinstance(x, Store) and bool(x.join)
+        is_combined = isinstance(x, ir.Store) and bool(x.join)
         if is_combined and any(map(positions_of, x.index[-1:])):
             last = Axes()
         access = Access(param.dtype.itemsize, axes, last, x.param, is_combined)
@@ -183,8 +170,8 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     looped, steps = [*_read_in_loops(launch.body, names)], steps_in_order(launch)
     types = _types(launch)
     multiplied = [_multiplied(d, types, policy) for d in dots]
-    lets = {s.name: s.value for s in statements(launch) if isinstance(s, Let)}
-    streams = [s for s in statements(launch) if isinstance(s, Stream)]
+    lets = {s.name: s.value for s in statements(launch) if isinstance(s, ir.Let)}
+    streams = [s for s in statements(launch) if isinstance(s, ir.Stream)]
     parts = dict(_parts(launch, names))
     return LaunchWork(
         extents=extents,
@@ -219,13 +206,13 @@ def launch_work(launch: Kernel, sizes: Mapping[str, int], policy: Policy) -> Lau
     )
 
 
-def _loads_of_conditions(launch: Kernel) -> list[Load]:
+def _loads_of_conditions(launch: ir.Kernel) -> list[ir.Load]:
     """Return the reads of conditions that say which blocks of streams are visited."""
-    streams = [s for s in statements(launch) if isinstance(s, Stream)]
+    streams = [s for s in statements(launch) if isinstance(s, ir.Stream)]
     return [x for s in streams if s.where is not None for x in loads(s.where)]
 
 
-def _contraction(d: Dot, axes: Axes, types: Mapping[str, DType], policy: Policy) -> Contraction:
+def _contraction(d: ir.Dot, axes: Axes, types: Mapping[str, DType], policy: Policy) -> Contraction:
     width, products = _multiplied(d, types, policy)
     takes_tf32 = policy.products != "exact" and policy.has_matrix_units
     is_tf32 = takes_tf32 and d.dtype == f32 and width == f32.itemsize
@@ -234,7 +221,7 @@ def _contraction(d: Dot, axes: Axes, types: Mapping[str, DType], policy: Policy)
 
 
 def _distinct_elements(
-    param: Param,
+    param: ir.Param,
     indices: Mapping[tuple[Index, ...], Axes],
     extents: Mapping[str, int],
     sizes: Mapping[str, int],
@@ -264,7 +251,7 @@ def _volume(box: Iterable[tuple[int, int]]) -> int:
 
 
 def _visited_elements(
-    x: Load | Store, param: Param, launch: Kernel, sizes: Mapping[str, int]
+    x: ir.Load | ir.Store, param: ir.Param, launch: ir.Kernel, sizes: Mapping[str, int]
 ) -> tuple[float, float]:
     """Return the share of new elements along a merged axis, and their waste.
 
@@ -307,55 +294,55 @@ def _aligned_elements(offset: Index, sizes: Mapping[str, int]) -> int:
     return result
 
 
-def _is_map(launch: Kernel) -> bool:
+def _is_map(launch: ir.Kernel) -> bool:
     """Return whether every value is computed at one position of the grid."""
     return {a.name for a in launch.axes} <= _grid_axes(launch)
 
 
-def _grid_axes(launch: Kernel) -> Axes:
-    return Axes(b.axis for b in launch.grid if isinstance(b, Block))
+def _grid_axes(launch: ir.Kernel) -> Axes:
+    return Axes(b.axis for b in launch.grid if isinstance(b, ir.Block))
 
 
 def _read_in_loops(
-    body: Iterable[Statement], names: Mapping[str, Axes], around: Axes = NO_AXES
+    body: Iterable[ir.Statement], names: Mapping[str, Axes], around: Axes = NO_AXES
 ) -> Iterator[tuple[str, Axes]]:
     """Yield the arrays that each loop reads along its axes, outside of inner loops.
 
     With the axes of the streams around it.
     """
     for s in body:
-        if isinstance(s, Stream):
+        if isinstance(s, ir.Stream):
             visited = Axes(b.axis for b in s.blocks)
             inside = [*_read_in_loops(s.body, names, around | visited)]
             yield from inside
             read = {
                 x.param
                 for t in s.body
-                for x in (() if isinstance(t, Stream) else loads(t))
+                for x in (() if isinstance(t, ir.Stream) else loads(t))
                 if visited & axes_of_index(x.index, names)
             }
             yield from ((p, around) for p in read - {p for p, _ in inside})
 
 
-def _joining_axes(body: Iterable[Statement]) -> Axes:
+def _joining_axes(body: Iterable[ir.Statement]) -> Axes:
     """Return the axes of the innermost streams whose stores combine values."""
     result = Axes()
     for s in body:
-        if isinstance(s, Stream):
-            joins = any(isinstance(t, Store) and t.join for t in s.body)
+        if isinstance(s, ir.Stream):
+            joins = any(isinstance(t, ir.Store) and t.join for t in s.body)
             result |= Axes(b.axis for b in s.blocks) if joins else _joining_axes(s.body)
     return result
 
 
-def _parts(launch: Kernel, names: Mapping[str, Axes]) -> Iterator[tuple[str, Axes]]:
+def _parts(launch: ir.Kernel, names: Mapping[str, Axes]) -> Iterator[tuple[str, Axes]]:
     """Yield streamed axes, each with the axes of the grid that share its positions."""
     for s in statements(launch):
-        for b in s.blocks if isinstance(s, Stream) else ():
+        for b in s.blocks if isinstance(s, ir.Stream) else ():
             if b.start is not None and b.stop is not None:
                 yield b.axis, axes_of_value(b.start, names) & axes_of_value(b.stop, names)
 
 
-def _multiplied(dot: Dot, types: Mapping[str, DType], policy: Policy) -> tuple[int, int]:
+def _multiplied(dot: ir.Dot, types: Mapping[str, DType], policy: Policy) -> tuple[int, int]:
     """Return the bytes of the elements that a contraction multiplies, and its number of products.
 
     Products of terms are in bfloat16; without matrix units all are in float32 at least.
@@ -378,47 +365,47 @@ def _multiplied(dot: Dot, types: Mapping[str, DType], policy: Policy) -> tuple[i
     return bf16.itemsize, len(product_orders(left, right, policy))
 
 
-def _operand_types(dot: Dot, types: Mapping[str, DType]) -> tuple[DType, DType]:
+def _operand_types(dot: ir.Dot, types: Mapping[str, DType]) -> tuple[DType, DType]:
     return _type_of(dot.left, types), _type_of(dot.right, types)
 
 
-def _loaded_param(value: Value, lets: Mapping[str, Value]) -> str:
+def _loaded_param(value: ir.Value, lets: Mapping[str, ir.Value]) -> str:
     """Return the array that an operand is an element of, "" for a computed one."""
     match value:
-        case Load(param=param):
+        case ir.Load(param=param):
             return param
-        case Cast(arg=arg):
+        case ir.Cast(arg=arg):
             return _loaded_param(arg, lets)
-        case Ref(name=name) if name in lets:
+        case ir.Ref(name=name) if name in lets:
             return _loaded_param(lets[name], lets)
         case _:
             return ""
 
 
-def _rate_of(dot: Dot, width: int, products: int) -> tuple[int, int]:
+def _rate_of(dot: ir.Dot, width: int, products: int) -> tuple[int, int]:
     """Return what decides a contraction's rate: an integer of 64 bits takes two of 32."""
     if width > f32.itemsize and not dot.dtype.is_float:
         return f32.itemsize, 2 * products
     return width, products
 
 
-def _types(launch: Kernel) -> dict[str, DType]:
+def _types(launch: ir.Kernel) -> dict[str, DType]:
     """Return the types that represent an element of parameters and of named values.
 
     A wider type represents every number of the value that it was converted from.
     """
     result = {p.name: p.dtype for p in (*launch.inputs, *launch.outputs)}
     for s in statements(launch):
-        if isinstance(s, Let):
+        if isinstance(s, ir.Let):
             result[s.name] = _type_of(s.value, result)
     return result
 
 
-def _type_of(value: Value, types: Mapping[str, DType]) -> DType:
+def _type_of(value: ir.Value, types: Mapping[str, DType]) -> DType:
     match value:
-        case Load(param=name) | Ref(name=name):
+        case ir.Load(param=name) | ir.Ref(name=name):
             return types.get(name, f32)
-        case Cast(arg=arg, dtype=dtype):
+        case ir.Cast(arg=arg, dtype=dtype):
             return min(_type_of(arg, types), dtype, key=lambda t: t.itemsize)
         case _:
             return f32

@@ -11,20 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from smelt.kernel.env import Axes, Env, axes_of_body
-from smelt.kernel.ir import (
-    Cast,
-    IndexValue,
-    Kernel,
-    Let,
-    Load,
-    Position,
-    Ref,
-    Statement,
-    Stream,
-    Update,
-    Value,
-)
+from smelt.kernel import ir
+from smelt.kernel.axes import Axes, axes_of_body
+from smelt.kernel.env import Env
 from smelt.kernel.walk import refs, statements, values_of, visit
 
 LiveSet = Mapping[Axes, int]
@@ -34,7 +23,7 @@ NEW = "'"
 """Marks the new value of a state behind its name."""
 
 
-def live_sets(launch: Kernel) -> tuple[LiveSet, ...]:
+def live_sets(launch: ir.Kernel) -> tuple[LiveSet, ...]:
     """Return the largest sets of values and states that are needed at a time."""
     axes, nbytes = axes_of_body(launch.body), _bytes(launch)
     points: list[frozenset[str]] = []
@@ -60,7 +49,7 @@ def registers_of(sets: Iterable[LiveSet], lanes: Mapping[str, int], threads: int
     return math.ceil(most / WORD_BYTES)
 
 
-def _bytes(launch: Kernel) -> dict[str, int]:
+def _bytes(launch: ir.Kernel) -> dict[str, int]:
     """Return the bytes of registers that an element of each name takes.
 
     Positions take none, they are computed where they are read, and so are conversions of what
@@ -69,13 +58,13 @@ def _bytes(launch: Kernel) -> dict[str, int]:
     env = Env.after(launch)
     result = {name: max(b.dtype.itemsize, WORD_BYTES) for name, b in env.names.items()}
     for s in statements(launch):
-        if isinstance(s, Let):
+        if isinstance(s, ir.Let):
             match s.value:
-                case IndexValue():
+                case ir.IndexValue():
                     result[s.name] = 0
-                case Load(param=param):
+                case ir.Load(param=param):
                     result[s.name] = env.param(param).dtype.itemsize
-                case Cast(arg=Ref(name=name)):
+                case ir.Cast(arg=ir.Ref(name=name)):
                     result[s.name] = min(result[s.name], result[name])
                 case _:
                     pass
@@ -83,12 +72,12 @@ def _bytes(launch: Kernel) -> dict[str, int]:
 
 
 def _before(
-    body: Sequence[Statement], live: frozenset[str], points: list[frozenset[str]]
+    body: Sequence[ir.Statement], live: frozenset[str], points: list[frozenset[str]]
 ) -> frozenset[str]:
     """Return the names that are live before a body, and add those between its statements."""
     points.append(live)
     for s in reversed(body):
-        if isinstance(s, Stream):
+        if isinstance(s, ir.Stream):
             live = _before_stream(s, live, points)
         else:
             live = live - _bound(s) | _read(values_of(s))
@@ -96,33 +85,35 @@ def _before(
     return live
 
 
-def _before_stream(s: Stream, live: frozenset[str], points: list[frozenset[str]]) -> frozenset[str]:
+def _before_stream(
+    s: ir.Stream, live: frozenset[str], points: list[frozenset[str]]
+) -> frozenset[str]:
     """Return the same for a loop: what a block reads from outside is live in all of them."""
     states = {t.name for t in s.states}
-    updated = {u.state for u in s.body if isinstance(u, Update)}
+    updated = {u.state for u in s.body if isinstance(u, ir.Update)}
     after = live - states | {t + NEW if t in updated else t for t in states}
     outside = _before(s.body, after, []) - states
     first = _before(s.body, after | outside, points)
     return first - states | live - states | _read(values_of(s))
 
 
-def _bound(s: Statement) -> frozenset[str]:
+def _bound(s: ir.Statement) -> frozenset[str]:
     match s:
-        case Let(name=name) | Position(name=name):
+        case ir.Let(name=name) | ir.Position(name=name):
             return frozenset({name})
-        case Update(state=name):
+        case ir.Update(state=name):
             return frozenset({name + NEW})
         case _:
             return frozenset()
 
 
-def _read(values: Iterable[Value]) -> frozenset[str]:
+def _read(values: Iterable[ir.Value]) -> frozenset[str]:
     return frozenset(_names(values))
 
 
-def _names(values: Iterable[Value]) -> Iterator[str]:
+def _names(values: Iterable[ir.Value]) -> Iterator[str]:
     for v in (v for root in values for v in visit(root)):
-        if isinstance(v, Ref):
+        if isinstance(v, ir.Ref):
             yield v.name + NEW if v.next else v.name
         else:
             yield from refs(v)

@@ -18,32 +18,10 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
+from smelt.kernel import ir
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.block_reduction import accumulated, row_of
-from smelt.kernel.env import Axes, Env, axes_of_body, axes_of_index, axes_of_value, dtype_of
-from smelt.kernel.ir import (
-    Apply,
-    Block,
-    Cast,
-    Const,
-    Dot,
-    Extreme,
-    If,
-    IndexValue,
-    Kernel,
-    Let,
-    Partial,
-    Position,
-    Reduce,
-    Ref,
-    Rename,
-    Scan,
-    State,
-    Statement,
-    Store,
-    Stream,
-    Update,
-    Value,
-)
+from smelt.kernel.env import Env, dtype_of
 from smelt.kernel.walk import (
     children,
     refs,
@@ -72,7 +50,7 @@ class CannotLoop(Exception):
     """The kernel reads an axis in a way that no loop has."""
 
 
-def loop_axes(kernel: Kernel, axes: Axes, at_top: Axes) -> Kernel:
+def loop_axes(kernel: ir.Kernel, axes: Axes, at_top: Axes) -> ir.Kernel:
     """Return the kernel with loops over `axes`; those `at_top` loop outside of streams only.
 
     Raises CannotLoop where a state varies along one of the axes, or a loop's end does.
@@ -88,30 +66,30 @@ def loop_axes(kernel: Kernel, axes: Axes, at_top: Axes) -> Kernel:
 class _Item:
     """A statement that a pass over `axes` computes; `needs` are the names that it reads."""
 
-    statement: Let | Store
+    statement: ir.Let | ir.Store
     axes: tuple[str, ...]
     needs: frozenset[str]
 
 
 class _Looper:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: ir.Kernel) -> None:
         self.kernel, self.names = kernel, dict(axes_of_body(kernel.body))
         self.env = Env.after(kernel)
         self.count = 0
-        streams = (s for s in statements(kernel) if isinstance(s, Stream))
+        streams = (s for s in statements(kernel) if isinstance(s, ir.Stream))
         self.streamed = {b.axis for s in streams for b in s.blocks}
 
-    def bind(self, name: str, value: Value, *, extent: Index | None = None) -> None:
+    def bind(self, name: str, value: ir.Value, *, extent: Index | None = None) -> None:
         """Record the axes and the type of a name."""
         self.names[name] = self.axes_of(value)
-        self.env.bind(Let(name, value) if extent is None else Position(name, value, extent))
+        self.env.bind(ir.Let(name, value) if extent is None else ir.Position(name, value, extent))
 
-    def carry(self, state: State) -> None:
+    def carry(self, state: ir.State) -> None:
         """Record the axes and the type of a state."""
         self.names[state.name] = Axes(state.axes)
-        self.env.bind(Stream((), (state,), ()))
+        self.env.bind(ir.Stream((), (state,), ()))
 
-    def body(self, body: Iterable[Statement], looped: Axes, inner: Axes) -> list[Statement]:
+    def body(self, body: Iterable[ir.Statement], looped: Axes, inner: Axes) -> list[ir.Statement]:
         """Return statements without values along `looped` axes outside of streams over them."""
         scope = _Scope(self, looped, inner)
         for s in body:
@@ -127,7 +105,7 @@ class _Looper:
             if name not in self.names:
                 return name
 
-    def axes_of(self, v: Value) -> Axes:
+    def axes_of(self, v: ir.Value) -> Axes:
         return axes_of_value(v, self.names)
 
     def longest(self, axes: Sequence[str]) -> str:
@@ -148,55 +126,55 @@ class _Scope:
 
     def __init__(self, looper: _Looper, looped: Axes, inner: Axes) -> None:
         self.looper, self.looped, self.inner = looper, looped, inner
-        self.result: list[Statement] = []
-        self.deferred: list[Let | Position] = []
+        self.result: list[ir.Statement] = []
+        self.deferred: list[ir.Let | ir.Position] = []
         self.pending: list[_Item] = []
-        self.late: list[Store] = []
+        self.late: list[ir.Store] = []
         """Stores of results of passes: they are the last, as nothing waits for them."""
 
     # ---- statements ------------------------------------------------------------------------------
 
-    def add(self, s: Statement) -> None:
+    def add(self, s: ir.Statement) -> None:
         """Print a statement, or keep it for a pass."""
         match s:
-            case Let(name=name, value=Reduce() | Dot() as value):
+            case ir.Let(name=name, value=ir.Reduce() | ir.Dot() as value):
                 self.reduction(name, self.operands(value))
-            case Let(value=Scan() as value):
+            case ir.Let(value=ir.Scan() as value):
                 self.binding(replace(s, value=self.operands(value)))
-            case Let() | Position():
+            case ir.Let() | ir.Position():
                 self.binding(replace(s, value=self.hoist(s.value)))
-            case Update():
+            case ir.Update():
                 value = self.hoist(s.value)
                 self.plain(replace(s, value=value), self.along(value))
-            case Store():
+            case ir.Store():
                 self.store(s)
-            case Stream():
+            case ir.Stream():
                 self.stream(s)
             case _:
                 self.plain(s, Axes())
 
-    def binding(self, s: Let | Position) -> None:
+    def binding(self, s: ir.Let | ir.Position) -> None:
         along = self.along(s.value)
-        extent = s.extent if isinstance(s, Position) else None
+        extent = s.extent if isinstance(s, ir.Position) else None
         self.looper.bind(s.name, s.value, extent=extent)
         if along:
             self.deferred.append(s)
         else:
             self.plain(s, along)
 
-    def reduction(self, name: str, value: Reduce | Dot) -> None:
+    def reduction(self, name: str, value: ir.Reduce | ir.Dot) -> None:
         """Keep a reduction over looped axes for a pass; others are values like any."""
         over = self.looped.intersection(value.over)
         if not over or self.along(value):
-            self.binding(Let(name, value))
+            self.binding(ir.Let(name, value))
             return
-        if isinstance(value, Reduce) and COMBINES[value.combine].positional:
+        if isinstance(value, ir.Reduce) and COMBINES[value.combine].positional:
             self.position(name, value)
             return
         self.looper.bind(name, value)
-        self.wait(Let(name, value), over)
+        self.wait(ir.Let(name, value), over)
 
-    def position(self, name: str, v: Reduce) -> None:
+    def position(self, name: str, v: ir.Reduce) -> None:
         """Find the winner in one pass, and its first place in the next.
 
         Extremes are of numbers: those of truth values are of 0 and 1.
@@ -204,34 +182,36 @@ class _Scope:
         row = COMBINES[v.combine]
         best, arg = self.looper.fresh("best"), self.looper.fresh("value")
         is_truth = dtype_of(v.arg, self.looper.env) == bool_
-        self.binding(Let(arg, Cast(v.arg, i32) if is_truth else v.arg))
-        dtype = dtype_of(Ref(arg), self.looper.env)
-        self.reduction(best, Reduce(row.winner, Ref(arg), v.over, dtype))
+        self.binding(ir.Let(arg, ir.Cast(v.arg, i32) if is_truth else v.arg))
+        dtype = dtype_of(ir.Ref(arg), self.looper.env)
+        self.reduction(best, ir.Reduce(row.winner, ir.Ref(arg), v.over, dtype))
         either, equal, unequal = TIES_BEST
-        is_best = Apply(equal, (Ref(arg), Ref(best)))
+        is_best = ir.Apply(equal, (ir.Ref(arg), ir.Ref(best)))
         if dtype.is_float:
-            is_best = Apply(either, (is_best, Apply(unequal, (Ref(arg), Ref(arg)))))
+            is_best = ir.Apply(either, (is_best, ir.Apply(unequal, (ir.Ref(arg), ir.Ref(arg)))))
         places = self.places(v.over)
-        behind = Const(COMBINES[FIRST].identity(i64), i64)
-        self.reduction(name, Reduce(FIRST, Apply(CHOICE, (is_best, places, behind)), v.over, i64))
+        behind = ir.Const(COMBINES[FIRST].identity(i64), i64)
+        self.reduction(
+            name, ir.Reduce(FIRST, ir.Apply(CHOICE, (is_best, places, behind)), v.over, i64)
+        )
 
-    def places(self, over: Sequence[str]) -> Value:
+    def places(self, over: Sequence[str]) -> ir.Value:
         """Return row-major positions along `over`, in the block of an axis that a stream visits."""
         place: Index = 0
-        first: Value | None = None
+        first: ir.Value | None = None
         add, times = COMBINES[SUM_OF_PRODUCTS[0]].scalar, SUM_OF_PRODUCTS[1]
         for k, a in enumerate(over):
             axis = self.looper.kernel.axis(a)
             place = place * axis.extent + axis.index
             if a in self.looper.streamed and a not in self.looped:
                 inner = product(self.looper.kernel.axis(b).extent for b in over[k + 1 :])
-                start = Extreme(IndexValue(axis.index, i64), largest=False)
-                before = Apply(times, (start, IndexValue(mul(inner, -1), i64)))
-                first = before if first is None else Apply(add, (first, before))
-        result = IndexValue(place, i64)
-        return result if first is None else Apply(add, (result, first))
+                start = ir.Extreme(ir.IndexValue(axis.index, i64), largest=False)
+                before = ir.Apply(times, (start, ir.IndexValue(mul(inner, -1), i64)))
+                first = before if first is None else ir.Apply(add, (first, before))
+        result = ir.IndexValue(place, i64)
+        return result if first is None else ir.Apply(add, (result, first))
 
-    def store(self, s: Store) -> None:
+    def store(self, s: ir.Store) -> None:
         if s.join:
             raise CannotLoop
         s = replace(
@@ -247,10 +227,10 @@ class _Scope:
         else:
             self.late.append(s)
 
-    def values_along(self, s: Statement) -> Axes:
+    def values_along(self, s: ir.Statement) -> Axes:
         return Axes().union(*(self.along(v) for v in values_of(s)))
 
-    def stream(self, s: Stream) -> None:
+    def stream(self, s: ir.Stream) -> None:
         """Transform the body of a stream, with what it reads along looped axes inside."""
         visited = {b.axis for b in s.blocks}
         if any(set(t.axes) & self.looped for t in s.states) or self.values_along(s) - visited:
@@ -271,7 +251,7 @@ class _Scope:
         body = self.looper.body((*prefix, *s.body), inner, inner)
         self.result.append(replace(s, body=tuple(body)))
 
-    def plain(self, s: Statement, along: Axes) -> None:
+    def plain(self, s: ir.Statement, along: Axes) -> None:
         if along:
             raise CannotLoop
         self.settle(names_read(s))
@@ -279,56 +259,56 @@ class _Scope:
 
     # ---- values ----------------------------------------------------------------------------------
 
-    def along(self, v: Value) -> Axes:
+    def along(self, v: ir.Value) -> Axes:
         """Return the looped axes that a value varies along."""
         return self.looper.axes_of(v) & self.looped
 
-    def hoist(self, v: Value, conditions: tuple[Value, ...] = ()) -> Value:
+    def hoist(self, v: ir.Value, conditions: tuple[ir.Value, ...] = ()) -> ir.Value:
         """Give reductions and scans of looped axes inside of a value statements of their own."""
-        if isinstance(v, If):
+        if isinstance(v, ir.If):
             condition = self.hoist(v.condition, conditions)
             chosen = self.hoist(v.value, (*conditions, condition))
-            other = self.hoist(v.other, (*conditions, Apply(ANY_FAILS[1], (condition,))))
-            return If(condition, chosen, other)
+            other = self.hoist(v.other, (*conditions, ir.Apply(ANY_FAILS[1], (condition,))))
+            return ir.If(condition, chosen, other)
         new = with_children(v, tuple(self.hoist(c, conditions) for c in children(v)))
         match new:
-            case Extreme(arg=arg) | Partial(condition=arg) if self.along(arg):
+            case ir.Extreme(arg=arg) | ir.Partial(condition=arg) if self.along(arg):
                 raise CannotLoop
-            case Reduce(over=over) | Dot(over=over) if self.looped.intersection(over):
+            case ir.Reduce(over=over) | ir.Dot(over=over) if self.looped.intersection(over):
                 name = self.looper.fresh("looped")
                 self.reduction(name, self.guarded(new, conditions))
-            case Rename(old=old, new=new_axis) if self.looped & {old, new_axis}:
+            case ir.Rename(old=old, new=new_axis) if self.looped & {old, new_axis}:
                 raise CannotLoop
-            case Scan(along=along) if along in self.looped:
+            case ir.Scan(along=along) if along in self.looped:
                 name = self.looper.fresh("looped")
-                self.binding(Let(name, self.guarded(new, conditions)))
+                self.binding(ir.Let(name, self.guarded(new, conditions)))
             case _:
                 return new
-        return Ref(name)
+        return ir.Ref(name)
 
-    def operands(self, v: Value) -> Any:
+    def operands(self, v: ir.Value) -> Any:
         """Hoist what a reduction's operands have inside."""
         return with_children(v, tuple(self.hoist(c) for c in children(v)))
 
-    def guarded(self, v: Any, conditions: Sequence[Value]) -> Any:
+    def guarded(self, v: Any, conditions: Sequence[ir.Value]) -> Any:
         """Return a reduction out of its branches: loads still have the conditions of these."""
         if not conditions:
             return v
-        condition = reduce(lambda a, b: Apply(BOTH, (a, b)), conditions)
-        over = {v.along} if isinstance(v, Scan) else set(v.over)
-        row = COMBINES[v.combine] if isinstance(v, Scan) else row_of(v)
+        condition = reduce(lambda a, b: ir.Apply(BOTH, (a, b)), conditions)
+        over = {v.along} if isinstance(v, ir.Scan) else set(v.over)
+        row = COMBINES[v.combine] if isinstance(v, ir.Scan) else row_of(v)
         if self.looper.axes_of(condition) & over or row.positional:
             raise CannotLoop
 
-        def guard(operand: Value) -> Value:
+        def guard(operand: ir.Value) -> ir.Value:
             dtype = dtype_of(operand, self.looper.env)
-            return If(condition, operand, Const(row.identity(dtype), dtype))
+            return ir.If(condition, operand, ir.Const(row.identity(dtype), dtype))
 
         return with_children(v, tuple(guard(c) for c in children(v)))
 
     # ---- passes ----------------------------------------------------------------------------------
 
-    def wait(self, s: Let | Store, over: Axes) -> None:
+    def wait(self, s: ir.Let | ir.Store, over: Axes) -> None:
         """Add a statement to the next pass over its axes.
 
         Passes that it waits for are emitted before.
@@ -340,12 +320,12 @@ class _Scope:
     def settle(self, needs: AbstractSet[str]) -> None:
         """Emit the passes if one of them binds a name that is needed now."""
         needs = needs | {n for t in self.needed(needs) for n in names_read(t)}
-        if any(isinstance(i.statement, Let) and i.statement.name in needs for i in self.pending):
+        if any(isinstance(i.statement, ir.Let) and i.statement.name in needs for i in self.pending):
             self.flush()
 
-    def needed(self, wanted: AbstractSet[str]) -> list[Let | Position]:
+    def needed(self, wanted: AbstractSet[str]) -> list[ir.Let | ir.Position]:
         """Return the deferred bindings that the names depend on, in order."""
-        wanted, result = set(wanted), list[Let | Position]()
+        wanted, result = set(wanted), list[ir.Let | ir.Position]()
         for s in reversed(self.deferred):
             if s.name in wanted:
                 wanted |= names_read(s)
@@ -361,7 +341,7 @@ class _Scope:
         for axes, items in groups.items():
             self.result.append(self.one_pass(axes, items))
 
-    def one_pass(self, axes: tuple[str, ...], items: Sequence[_Item]) -> Stream:
+    def one_pass(self, axes: tuple[str, ...], items: Sequence[_Item]) -> ir.Stream:
         """Return the stream that computes the items: over all axes, or over the outermost one.
 
         Where bindings reduce along one of the axes, others are looped over inside of the stream.
@@ -369,15 +349,15 @@ class _Scope:
         prefix = self.needed({n for i in items for n in i.needs})
         if any(_reduces(s, a, is_last=len(axes) == 1) for s in prefix for a in axes):
             axes = (self.outermost(axes, prefix),)
-        has_dots = any(isinstance(v, Dot) for i in items for v in visit_statement(i.statement))
+        has_dots = any(isinstance(v, ir.Dot) for i in items for v in visit_statement(i.statement))
         size = SUMMED_LANES if has_dots else ROW_STEP
         longest = self.looper.longest(axes)
-        blocks = tuple(Block(a, size if a == longest else 1) for a in axes)
-        states: list[State] = []
-        body: list[Statement] = []
-        updates: list[Statement] = []
+        blocks = tuple(ir.Block(a, size if a == longest else 1) for a in axes)
+        states: list[ir.State] = []
+        body: list[ir.Statement] = []
+        updates: list[ir.Statement] = []
         for s in prefix:
-            if isinstance(s.value, Scan) and s.value.along in axes:
+            if isinstance(s.value, ir.Scan) and s.value.along in axes:
                 state, lets, update = self.carried(s.name, s.value)
                 states.append(state)
                 body += lets
@@ -386,7 +366,7 @@ class _Scope:
                 body.append(s)
         for item in items:
             s = item.statement
-            if isinstance(s, Let) and isinstance(s.value, Reduce | Dot):
+            if isinstance(s, ir.Let) and isinstance(s.value, ir.Reduce | ir.Dot):
                 axes_of_state = self.looper.order(self.looper.names[s.name])
                 state, update = accumulated(s.name, s.value, axes_of_state)
                 states.append(state)
@@ -395,9 +375,9 @@ class _Scope:
                 updates.append(s)
         rest = (self.inner | self.looped) - set(axes)
         inside = self.looper.body((*body, *updates), rest, rest)
-        return Stream(blocks, tuple(states), tuple(inside))
+        return ir.Stream(blocks, tuple(states), tuple(inside))
 
-    def outermost(self, axes: Sequence[str], prefix: Sequence[Statement]) -> str:
+    def outermost(self, axes: Sequence[str], prefix: Sequence[ir.Statement]) -> str:
         """Return the axis that the loop around the others visits.
 
         Bindings that are computed again inside of it must not reduce or scan along it.
@@ -407,31 +387,31 @@ class _Scope:
                 return axis
         raise CannotLoop
 
-    def carried(self, name: str, v: Scan) -> tuple[State, list[Statement], Update]:
+    def carried(self, name: str, v: ir.Scan) -> tuple[ir.State, list[ir.Statement], ir.Update]:
         """Return the state that a scan carries, its value in a block, and its update."""
         row = COMBINES[v.combine]
         carry = self.looper.fresh("carry")
         axes = self.looper.order(self.looper.names[name] - {v.along})
-        scanned = Let(name, Apply(row.scalar, (Ref(carry), v)))
-        state, update = accumulated(carry, Reduce(v.combine, v.arg, (v.along,), v.dtype), axes)
+        scanned = ir.Let(name, ir.Apply(row.scalar, (ir.Ref(carry), v)))
+        state, update = accumulated(carry, ir.Reduce(v.combine, v.arg, (v.along,), v.dtype), axes)
         self.looper.carry(state)
         return state, [scanned], update
 
 
 @cached_by_identity(MAX_STATEMENTS)
-def names_read(s: Statement) -> frozenset[str]:
+def names_read(s: ir.Statement) -> frozenset[str]:
     """Return the names that a statement reads."""
     return frozenset(refs(s))
 
 
-def _reduces(s: Statement, axis: str, *, is_last: bool) -> bool:
+def _reduces(s: ir.Statement, axis: str, *, is_last: bool) -> bool:
     """Return whether a binding needs all of an axis.
 
     The innermost loop carries scans along its axis.
     """
     for v in visit_statement(s):
-        if isinstance(v, Reduce | Dot) and axis in v.over:
+        if isinstance(v, ir.Reduce | ir.Dot) and axis in v.over:
             return True
-        if isinstance(v, Scan) and v.along == axis and not is_last:
+        if isinstance(v, ir.Scan) and v.along == axis and not is_last:
             return True
     return False

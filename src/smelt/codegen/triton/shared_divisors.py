@@ -9,7 +9,8 @@ infinite, as such numbers may be 0 to the approximate instruction.
 
 from __future__ import annotations
 
-from smelt.kernel.env import Env, axes_of_body, axes_of_value, dtype_of
+from smelt.kernel.axes import axes_of_body, axes_of_value
+from smelt.kernel.env import Env, dtype_of
 from smelt.kernel.ir import Apply, Const, Kernel, Value
 from smelt.kernel.walk import map_values, visit_body
 from smelt.types.dtype import f32

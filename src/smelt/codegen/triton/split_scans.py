@@ -23,29 +23,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from smelt.backend.gpu import SCAN_STEP, scan_parts
+from smelt.kernel import ir
+from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.block_reduction import accumulated, row_of
 from smelt.kernel.canonical import names_of, unused_name
-from smelt.kernel.env import axes_of_body, axes_of_index, axes_of_value
-from smelt.kernel.ir import (
-    Apply,
-    Axis,
-    Block,
-    IndexValue,
-    Kernel,
-    Let,
-    Load,
-    Param,
-    Position,
-    Reduce,
-    Ref,
-    Scan,
-    State,
-    Statement,
-    Store,
-    Stream,
-    Update,
-    Value,
-)
 from smelt.kernel.transform.part import without_unused
 from smelt.kernel.walk import bindings_of, joined_axes, refs, visit_statement
 from smelt.ops.combine import CHOICE, COMBINES
@@ -60,26 +41,28 @@ class _Split(NamedTuple):
     """A scan, the array of its parts' results, and the names of its states."""
 
     name: str
-    scan: Scan
-    parts: Param
+    scan: ir.Scan
+    parts: ir.Param
     total: str
     carry: str
 
     @property
-    def block(self) -> Reduce:
+    def block(self) -> ir.Reduce:
         """The reduction of a block."""
-        return Reduce(self.scan.combine, self.scan.arg, (self.scan.along,), self.scan.dtype)
+        return ir.Reduce(self.scan.combine, self.scan.arg, (self.scan.along,), self.scan.dtype)
 
 
 def split_scans(
-    launch: Kernel, sizes: Mapping[str, int] | None, processors: int = PROCESSORS
-) -> tuple[Kernel, ...]:
+    launch: ir.Kernel, sizes: Mapping[str, int] | None, processors: int = PROCESSORS
+) -> tuple[ir.Kernel, ...]:
     """Return two launches in place of one that scans few long rows; itself for others.
 
     Each of the device's processors has programs for some of the parts.
     """
     scans = {
-        s.name: s.value for s in launch.body if isinstance(s, Let) and isinstance(s.value, Scan)
+        s.name: s.value
+        for s in launch.body
+        if isinstance(s, ir.Let) and isinstance(s.value, ir.Scan)
     }
     along = {v.along for v in scans.values()}
     if sizes is None or len(along) != 1 or not _is_plain(launch, along):
@@ -90,16 +73,18 @@ def split_scans(
     return _launches(launch, axis, parts, scans) if parts > 1 else (launch,)
 
 
-def _grid(launch: Kernel) -> list[str]:
-    return [b.axis for b in launch.grid if isinstance(b, Block)]
+def _grid(launch: ir.Kernel) -> list[str]:
+    return [b.axis for b in launch.grid if isinstance(b, ir.Block)]
 
 
-def _is_plain(launch: Kernel, along: set[str]) -> bool:
+def _is_plain(launch: ir.Kernel, along: set[str]) -> bool:
     """Return whether all results are stored along one axis, which is only scanned, once each.
 
     The other axes of what is scanned are the grid's: a part has one number for its merge.
     """
-    blocks = [b for b in launch.grid if isinstance(b, Block) and b == Block(b.axis, b.size or 1)]
+    blocks = [
+        b for b in launch.grid if isinstance(b, ir.Block) and b == ir.Block(b.axis, b.size or 1)
+    ]
     if len(blocks) < len(launch.grid) or along & {b.axis for b in blocks}:
         return False
     names, waiting = axes_of_body(launch.body), set[str]()
@@ -108,13 +93,13 @@ def _is_plain(launch: Kernel, along: set[str]) -> bool:
         values = [*visit_statement(s)]
         joined = [v for v in values if along.intersection(joined_axes(v))]
         waits = not waiting.isdisjoint(refs(s))
-        if isinstance(s, Store):
+        if isinstance(s, ir.Store):
             stored = axes_of_index(s.index, names)
             if s.join or joined or not stored >= along:
                 return False
-        elif not isinstance(s, Let | Position):
+        elif not isinstance(s, ir.Let | ir.Position):
             return False
-        elif isinstance(s.value, Scan):
+        elif isinstance(s.value, ir.Scan):
             if waits or len(joined) > 1 or COMBINES[s.value.combine].positional:
                 return False
             if not axes_of_value(s.value.arg, names) <= fixed:
@@ -128,22 +113,22 @@ def _is_plain(launch: Kernel, along: set[str]) -> bool:
 
 
 def _launches(
-    launch: Kernel, axis: Axis, count: int, scans: Mapping[str, Scan]
-) -> tuple[Kernel, Kernel]:
+    launch: ir.Kernel, axis: ir.Axis, count: int, scans: Mapping[str, ir.Scan]
+) -> tuple[ir.Kernel, ir.Kernel]:
     taken = {*names_of(launch)}
-    part, before = (Axis(unused_name(stem, taken), count) for stem in ("p", "q"))
+    part, before = (ir.Axis(unused_name(stem, taken), count) for stem in ("p", "q"))
     chunk = mul(floordiv(axis.extent + (count * SCAN_STEP - 1), count * SCAN_STEP), SCAN_STEP)
     first = mul(part.index, chunk)
-    start, stop = (IndexValue(e, i64) for e in (first, minimum(first + chunk, axis.extent)))
-    block = Block(axis.name, SCAN_STEP, stop, None, start)
+    start, stop = (ir.IndexValue(e, i64) for e in (first, minimum(first + chunk, axis.extent)))
+    block = ir.Block(axis.name, SCAN_STEP, stop, None, start)
     rows = [launch.axis(a) for a in _grid(launch)]
     splits: list[_Split] = []
     for name, scan in scans.items():
         shape = (*(a.extent for a in rows), count)
         stems = f"{name}_parts", f"{name}_total", f"{name}_carry"
         parts, total, carry = (unused_name(stem, taken) for stem in stems)
-        splits.append(_Split(name, scan, Param(parts, scan.dtype.compute, shape), total, carry))
-    grid = tuple(Block(a.name, 1) for a in (*rows, part))
+        splits.append(_Split(name, scan, ir.Param(parts, scan.dtype.compute, shape), total, carry))
+    grid = tuple(ir.Block(a.name, 1) for a in (*rows, part))
     whole = replace(launch, axes=(*launch.axes, part, before), grid=grid)
     place = tuple(a.index for a in rows)
     sums = replace(
@@ -161,38 +146,41 @@ def _launches(
 
 
 def _totals(
-    body: Sequence[Statement], block: Block, splits: Sequence[_Split], place: tuple[Index, ...]
-) -> Iterable[Statement]:
+    body: Sequence[ir.Statement],
+    block: ir.Block,
+    splits: Sequence[_Split],
+    place: tuple[Index, ...],
+) -> Iterable[ir.Statement]:
     """Yield the statements that reduce a part."""
     states, updates = zip(*(accumulated(x.total, x.block) for x in splits), strict=True)
-    yield Stream((block,), states, (*bindings_of(body, updates), *updates))
+    yield ir.Stream((block,), states, (*bindings_of(body, updates), *updates))
     for x in splits:
-        yield Store(x.parts.name, place, Ref(x.total))
+        yield ir.Store(x.parts.name, place, ir.Ref(x.total))
 
 
 def _scanned(
-    body: Sequence[Statement],
-    block: Block,
+    body: Sequence[ir.Statement],
+    block: ir.Block,
     splits: Sequence[_Split],
-    numbers: tuple[Axis, Axis],
+    numbers: tuple[ir.Axis, ir.Axis],
     place: tuple[Index, ...],
-) -> Iterable[Statement]:
+) -> Iterable[ir.Statement]:
     """Yield the statements that scan a part behind the parts before it."""
-    part, before = (IndexValue(a.index, i64) for a in numbers)
-    states: list[State] = []
-    updates: list[Update] = []
-    scanned: dict[str, Value] = {}
+    part, before = (ir.IndexValue(a.index, i64) for a in numbers)
+    states: list[ir.State] = []
+    updates: list[ir.Update] = []
+    scanned: dict[str, ir.Value] = {}
     for x in splits:
         state, update = accumulated(x.carry, x.block)
         name = f"{x.carry}_first"
-        loaded = Load(x.parts.name, (*place, numbers[1].index))
-        earlier: Value = Apply(CHOICE, (Apply("lt", (before, part)), loaded, state.init))
-        yield Let(name, Reduce(x.scan.combine, earlier, (numbers[1].name,), x.scan.dtype))
-        states.append(replace(state, init=Ref(name)))
+        loaded = ir.Load(x.parts.name, (*place, numbers[1].index))
+        earlier: ir.Value = ir.Apply(CHOICE, (ir.Apply("lt", (before, part)), loaded, state.init))
+        yield ir.Let(name, ir.Reduce(x.scan.combine, earlier, (numbers[1].name,), x.scan.dtype))
+        states.append(replace(state, init=ir.Ref(name)))
         updates.append(update)
-        scanned[x.name] = Apply(row_of(x.block).scalar, (Ref(x.carry), x.scan))
+        scanned[x.name] = ir.Apply(row_of(x.block).scalar, (ir.Ref(x.carry), x.scan))
     inside = (
-        replace(s, value=scanned[s.name]) if isinstance(s, Let) and s.name in scanned else s
+        replace(s, value=scanned[s.name]) if isinstance(s, ir.Let) and s.name in scanned else s
         for s in body
     )
-    yield Stream((block,), tuple(states), (*inside, *updates))
+    yield ir.Stream((block,), tuple(states), (*inside, *updates))

@@ -27,7 +27,7 @@ from smelt.codegen.triton.live_values import live_sets, registers_of
 from smelt.codegen.triton.schedule import choose_schedule
 from smelt.codegen.triton.widen_columns import COLUMN_LANES
 from smelt.errors import DeviceKernelError
-from smelt.kernel.env import Axes, axes_of_body, axes_of_value, is_free
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, is_free
 from smelt.kernel.ir import (
     Block,
     Kernel,

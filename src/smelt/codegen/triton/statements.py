@@ -18,22 +18,8 @@ from smelt.codegen.triton.schedule import (
 )
 from smelt.codegen.triton.values import ValuePrinter
 from smelt.codegen.triton.writer import Text, Writer, full, refuse, type_name
+from smelt.kernel import ir
 from smelt.kernel.decided_blocks import DecidedBlocks, decided_blocks
-from smelt.kernel.ir import (
-    PUT,
-    Block,
-    Kernel,
-    Let,
-    Merge,
-    Param,
-    Position,
-    State,
-    Statement,
-    Store,
-    Stream,
-    Update,
-    Value,
-)
 from smelt.kernel.walk import loads, stores
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import bool_, i32, i64
@@ -66,7 +52,7 @@ class Program:
     """The arrays that tensor descriptors copy: their addresses and rows are aligned."""
 
 
-def print_program(kernel: Kernel, schedule: Schedule) -> Program:
+def print_program(kernel: ir.Kernel, schedule: Schedule) -> Program:
     """Print the functions of a kernel; raise DeviceKernelError for what cannot be printed."""
     writer = Writer({a.name: k for k, a in enumerate(kernel.axes)})
     wide = not has_short_offsets(kernel)
@@ -115,7 +101,7 @@ def print_program(kernel: Kernel, schedule: Schedule) -> Program:
     )
 
 
-def has_short_offsets(kernel: Kernel) -> bool:
+def has_short_offsets(kernel: ir.Kernel) -> bool:
     """Return whether every offset of every array is known to have 32 bits."""
     params = (*kernel.inputs, *kernel.outputs)
     if any(p.strides is not None and None in p.strides for p in params):
@@ -124,42 +110,42 @@ def has_short_offsets(kernel: Kernel) -> bool:
     return all(isinstance(n, int) and n < MIN_WIDE for n in counts)
 
 
-def _accessed(kernel: Kernel) -> list[str]:
+def _accessed(kernel: ir.Kernel) -> list[str]:
     return [*(v.param for v in loads(kernel)), *(s.param for s in stores(kernel))]
 
 
-def print_statement(s: Statement, values: ValuePrinter) -> None:
+def print_statement(s: ir.Statement, values: ValuePrinter) -> None:
     """Write the lines of a statement; raise DeviceKernelError for kinds without any."""
     match s:
-        case Let(name=name, value=value):
+        case ir.Let(name=name, value=value):
             x = values.value(value)
             if x.stored is None:
                 values.writer.line(f"v_{name} = {full(x).code}")
                 x = Text(f"v_{name}", x.axes, x.dtype, narrow=x.narrow)
             values.define(name, x)
-        case Position(name=name, value=value, extent=extent):
+        case ir.Position(name=name, value=value, extent=extent):
             x = full(values.cast(values.value(value), i64))
             last = f"tl.full([], {values.indices.text(extent).operand} - 1, tl.int64)"
             inside = f"tl.minimum(tl.maximum({x.code}, 0), {last})"
             values.writer.line(f"v_{name} = {inside}.to({values.lanes.index_type})")
             values.define(name, Text(f"v_{name}", x.axes, i32), is_position=True)
-        case Store():
+        case ir.Store():
             _store(s, values)
-        case Update(state=name, value=value):
+        case ir.Update(state=name, value=value):
             old = values.names[name]
             x = values.broadcast(values.cast(values.value(value), old.dtype), old.axes)
             values.writer.line(f"n_{name} = {full(x).code}")
             values.define_next(name, Text(f"n_{name}", old.axes, old.dtype))
-        case Stream():
+        case ir.Stream():
             _stream(s, values)
-        case Merge():
+        case ir.Merge():
             raise AssertionError("a merge is a launch of its own")
 
 
 # ---- streams -----------------------------------------------------------------------------------
 
 
-def _stream(s: Stream, values: ValuePrinter) -> None:
+def _stream(s: ir.Stream, values: ValuePrinter) -> None:
     """Write a loop over blocks; the states are variables that it carries.
 
     All of an axis is computed where a block needs a range of it: the rest is identity elements.
@@ -185,11 +171,11 @@ def _stream(s: Stream, values: ValuePrinter) -> None:
         _visit(s, values)
 
 
-def _selects(s: Statement) -> bool:
-    return isinstance(s, Stream) and selects_visits(s)
+def _selects(s: ir.Statement) -> bool:
+    return isinstance(s, ir.Stream) and selects_visits(s)
 
 
-def _selected_visits(s: Stream, values: ValuePrinter) -> None:
+def _selected_visits(s: ir.Stream, values: ValuePrinter) -> None:
     """Write a loop over blocks of positions, and one over those where the condition holds.
 
     These are found one after another, so that their order stays.
@@ -214,7 +200,7 @@ def _selected_visits(s: Stream, values: ValuePrinter) -> None:
         print_statement(statement, values)
 
 
-def _visit(s: Stream, values: ValuePrinter) -> None:
+def _visit(s: ir.Stream, values: ValuePrinter) -> None:
     """Write what a stream does with one block, and its states' new values."""
     if s.where is not None:
         condition = values.value(s.where)
@@ -228,7 +214,7 @@ def _visit(s: Stream, values: ValuePrinter) -> None:
             values.writer.line(f"s_{state.name} = {values.new_states[state.name].code}")
 
 
-def _loops(s: Stream, full: DecidedBlocks, values: ValuePrinter) -> None:
+def _loops(s: ir.Stream, full: DecidedBlocks, values: ValuePrinter) -> None:
     """Write three loops: blocks before, in and after the range in which no mask cuts a block.
 
     The ends of the range are whole blocks, so that the loop over it needs no masks of its own.
@@ -261,7 +247,7 @@ def _loops(s: Stream, full: DecidedBlocks, values: ValuePrinter) -> None:
         _visit(s, values)
 
 
-def _begin_state(state: State, values: ValuePrinter) -> None:
+def _begin_state(state: ir.State, values: ValuePrinter) -> None:
     first = values.value(state.init)
     kept = (a for a in state.axes if values.lanes.index[a].axes)
     axes = values.writer.sorted((*first.axes, *kept))
@@ -273,7 +259,7 @@ def _begin_state(state: State, values: ValuePrinter) -> None:
     values.define(state.name, Text(f"s_{state.name}", axes, first.dtype))
 
 
-def _ends(block: Block, values: ValuePrinter) -> tuple[Text | None, Text]:
+def _ends(block: ir.Block, values: ValuePrinter) -> tuple[Text | None, Text]:
     """Return where the visits of an axis start, if that is not 0, and stop."""
     extent = values.indices.text(values.kernel.axis(block.axis).extent)
     stop = extent if block.stop is None else _end(block.stop, extent, values)
@@ -281,7 +267,7 @@ def _ends(block: Block, values: ValuePrinter) -> tuple[Text | None, Text]:
 
 
 def _loop(
-    block: Block, values: ValuePrinter, *, is_aligned: bool = True, ahead: int | None = None
+    block: ir.Block, values: ValuePrinter, *, is_aligned: bool = True, ahead: int | None = None
 ) -> None:
     """Open the loop over an axis; aligned blocks begin at multiples of their size.
 
@@ -302,7 +288,7 @@ def _loop(
     _blocks(axis, first, stop.code, start, values)
 
 
-def _one_loop(blocks: Sequence[Block], values: ValuePrinter) -> None:
+def _one_loop(blocks: Sequence[ir.Block], values: ValuePrinter) -> None:
     """Open one loop over the blocks of several axes: Triton loads ahead in the innermost loop."""
     writer, lanes, axes = values.writer, values.lanes, [b.axis for b in blocks]
     extents = [values.indices.text(values.kernel.axis(a).extent) for a in axes]
@@ -338,7 +324,7 @@ def _blocks(
     lanes.enter(writer, axis, lanes.typed(f"start_{axis}"), stop, start, is_full=is_full)
 
 
-def _end(value: Value, extent: Text, values: ValuePrinter) -> Text:
+def _end(value: ir.Value, extent: Text, values: ValuePrinter) -> Text:
     """Return an end of a loop as an index, clamped to 0 .. extent."""
     x = full(values.cast(values.value(value), i64))
     if x.axes:
@@ -379,7 +365,7 @@ def _halves(divided: DividedLaunch, axis: str, values: ValuePrinter) -> None:
 # ---- stores ------------------------------------------------------------------------------------
 
 
-def _store(s: Store, values: ValuePrinter) -> None:
+def _store(s: ir.Store, values: ValuePrinter) -> None:
     param = values.kernel.param(s.param)
     writer = values.writer
     if s in values.lanes.schedule.stored:
@@ -403,13 +389,15 @@ def _store(s: Store, values: ValuePrinter) -> None:
     writer.line(f"tl.store({place}, {code}{guard})")
 
 
-def _joined(join: str, param: Param, place: str, guard: str, x: Text, values: ValuePrinter) -> Text:
+def _joined(
+    join: str, param: ir.Param, place: str, guard: str, x: Text, values: ValuePrinter
+) -> Text:
     """Return an element joined with `x`, after all stores so far.
 
     A program does its visits in order, and no other program stores these elements.
     """
     values.writer.line("tl.debug_barrier()")
-    if join == PUT:
+    if join == ir.PUT:
         return x
     dtype = param.dtype.compute
     code = f"tl.load({place}{guard})"

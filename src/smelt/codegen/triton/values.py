@@ -24,26 +24,8 @@ from smelt.codegen.triton.narrow_products import (
 )
 from smelt.codegen.triton.tensor_copies import row_strides
 from smelt.codegen.triton.writer import Text, Writer, full, literal, refuse, type_name
+from smelt.kernel import ir
 from smelt.kernel.bounds import nonnegative
-from smelt.kernel.ir import (
-    Apply,
-    Cast,
-    Const,
-    Dot,
-    Extreme,
-    If,
-    IndexValue,
-    Kernel,
-    Load,
-    Param,
-    Partial,
-    Reduce,
-    Ref,
-    Rename,
-    Scan,
-    Store,
-    Value,
-)
 from smelt.kernel.walk import positions_of
 from smelt.ops.combine import ANY_FAILS, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
@@ -60,7 +42,7 @@ INLINE_COST = 1.1
 class ValuePrinter:
     """Prints values of one kernel into a function's lines."""
 
-    def __init__(self, kernel: Kernel, writer: Writer, lanes: Lanes) -> None:
+    def __init__(self, kernel: ir.Kernel, writer: Writer, lanes: Lanes) -> None:
         self.kernel, self.writer, self.lanes = kernel, writer, lanes
         self.machine = TritonMachine(writer, kernel.name)
         self.indices = IndexPrinter(writer, self._variable, kernel.facts)
@@ -69,7 +51,7 @@ class ValuePrinter:
         """Names that are indices: as values they have 64 bits."""
         self.new_states: dict[str, Text] = {}
         self.conditions: list[Text] = []
-        self.failing: frozenset[Value] = frozenset()
+        self.failing: frozenset[ir.Value] = frozenset()
         """Conditions of the kernel that are known to fail here."""
         self.functions: dict[str, Function] = {}
         self.loads: dict[str, Text] = {}
@@ -106,7 +88,7 @@ class ValuePrinter:
         code = " & ".join(self.writer.spread(p, joint) for p in parts)
         return Text(code, joint, bool_, is_atom=len(parts) == 1 and parts[0].axes == joint)
 
-    def offset(self, param: Param, index: Sequence[Index]) -> Text:
+    def offset(self, param: ir.Param, index: Sequence[Index]) -> Text:
         """Return the distance from an array's first element to the one at `index`."""
         strides = element_strides(param)
         text = self.indices.text(known_offset(param, index))
@@ -115,7 +97,7 @@ class ValuePrinter:
                 text = self._add_strided(text, self.indices.text(e), param, d)
         return text
 
-    def _add_strided(self, total: Text, index: Text, param: Param, dimension: int) -> Text:
+    def _add_strided(self, total: Text, index: Text, param: ir.Param, dimension: int) -> Text:
         name = f"stride_{param.name}_{dimension}"
         self.strides[name] = param.name, dimension
         term = Text(f"{index.operand} * {name}", index.axes, i32, is_atom=False)
@@ -127,39 +109,39 @@ class ValuePrinter:
 
     # ---- values --------------------------------------------------------------------------------
 
-    def value(self, v: Value) -> Text:
+    def value(self, v: ir.Value) -> Text:
         """Return the text of a value; raise DeviceKernelError for a kind without one."""
         match v:
-            case Const(value=number, dtype=dtype):
+            case ir.Const(value=number, dtype=dtype):
                 return literal(dtype, number)
-            case IndexValue(index=index, dtype=dtype):
+            case ir.IndexValue(index=index, dtype=dtype):
                 return self._index_value(index, dtype.compute)
-            case Load():
+            case ir.Load():
                 return self.load(v)
-            case Apply(op=op, args=(total, Dot() as product)) if op == ADD:
+            case ir.Apply(op=op, args=(total, ir.Dot() as product)) if op == ADD:
                 return self.dot(product, self.value(total))
-            case Apply(op=op, args=args):
+            case ir.Apply(op=op, args=args):
                 return self.apply(op, [self.value(a) for a in args])
-            case Cast(arg=arg, dtype=dtype):
+            case ir.Cast(arg=arg, dtype=dtype):
                 return self.cast(self.value(arg), dtype)
-            case Reduce():
+            case ir.Reduce():
                 return self.reduce(v)
-            case Scan():
+            case ir.Scan():
                 return self.scan(v)
-            case Rename(arg=arg, old=old, new=new):
+            case ir.Rename(arg=arg, old=old, new=new):
                 return self._renamed(self.value(arg), old, new)
-            case Dot():
+            case ir.Dot():
                 return self.dot(v)
-            case Ref(name=name) if name in self.positions:
+            case ir.Ref(name=name) if name in self.positions:
                 x = self.names[name]
                 return Text(f"{x.code}.to(tl.int64)", x.axes, i64)
-            case Ref(name=name, next=is_new):
+            case ir.Ref(name=name, next=is_new):
                 return (self.new_states if is_new else self.names)[name]
-            case If():
+            case ir.If():
                 return self._if(v)
-            case Partial(condition=condition):
+            case ir.Partial(condition=condition):
                 return self._any_fails(condition)
-            case Extreme(arg=arg, largest=largest):
+            case ir.Extreme(arg=arg, largest=largest):
                 end = self._end_of_block(v)
                 return end or self._extreme(self.value(arg), COMBINES[EXTREMES[largest]])
 
@@ -249,13 +231,13 @@ class ValuePrinter:
         self.names, self.new_states, self.loads = before
 
     @contextmanager
-    def decided(self, failing: frozenset[Value]) -> Generator[None]:
+    def decided(self, failing: frozenset[ir.Value]) -> Generator[None]:
         """Print what is within for lanes where conditions are known to fail."""
         before, self.failing = self.failing, self.failing | failing
         yield
         self.failing = before
 
-    def _if(self, v: If) -> Text:
+    def _if(self, v: ir.If) -> Text:
         """Select by a condition, under which alone the loads of either side are done."""
         if v.condition in self.failing:
             return self.value(v.other)
@@ -270,7 +252,7 @@ class ValuePrinter:
 
     # ---- memory --------------------------------------------------------------------------------
 
-    def load(self, v: Load) -> Text:
+    def load(self, v: ir.Load) -> Text:
         """Load elements where lanes exist, conditions hold and the index is in bounds."""
         param = self.kernel.param(v.param)
         if v in self.lanes.schedule.copied and not self.conditions:
@@ -281,7 +263,7 @@ class ValuePrinter:
                 return self._loaded(v, param)
         return self._loaded(v, param)
 
-    def _loaded(self, v: Load, param: Param) -> Text:
+    def _loaded(self, v: ir.Load, param: ir.Param) -> Text:
         offset = self.offset(param, v.index)
         conditions = list(self.conditions)
         if v.other is not None:
@@ -308,7 +290,7 @@ class ValuePrinter:
             self.loads[code] = replace(self.writer.bind(code, axes, dtype), narrow=narrow)
         return self.loads[code]
 
-    def _copied(self, v: Load, param: Param) -> Text:
+    def _copied(self, v: ir.Load, param: ir.Param) -> Text:
         """Load a block of an array by its descriptor: outside of the array are zeros."""
         axes = self.lanes.schedule.copied[v]
         block = tuple(a for a in axes if a is not None)
@@ -318,7 +300,7 @@ class ValuePrinter:
             code += f".reshape({', '.join(map(self.lanes.block, block))})"
         return self._operand(code, block, param.dtype)
 
-    def store_block(self, s: Store, param: Param) -> None:
+    def store_block(self, s: ir.Store, param: ir.Param) -> None:
         """Store a block of an array by its descriptor: nothing outside of the array."""
         axes = self.lanes.schedule.stored[s]
         block = tuple(a for a in axes if a is not None)
@@ -332,7 +314,7 @@ class ValuePrinter:
         self.writer.line(f"{name}.store([{starts}], {code})")
 
     def _descriptor(
-        self, param: Param, axes: Sequence[str | None], index: Sequence[Index]
+        self, param: ir.Param, axes: Sequence[str | None], index: Sequence[Index]
     ) -> tuple[str, str, str]:
         """Return an array's descriptor, the indices at which a block begins, and its shape."""
         shape = ", ".join("1" if a is None else self.lanes.block(a) for a in axes)
@@ -354,7 +336,7 @@ class ValuePrinter:
             return index.code
         return f"{index.operand}.to(tl.int32)"
 
-    def _is_operand(self, v: Load, param: Param) -> bool:
+    def _is_operand(self, v: ir.Load, param: ir.Param) -> bool:
         """Return whether a contraction may take loaded elements as they are, zeros outside."""
         is_zero = v.other is None or v.other.value == 0
         return v in self.operands and param.dtype != bool_ and is_zero
@@ -371,7 +353,7 @@ class ValuePrinter:
         converted = f"{code}.to({type_name(dtype.compute)})"
         return Text(converted, axes, dtype.compute, narrow=dtype, stored=stored)
 
-    def _bounds(self, param: Param, index: Sequence[Index]) -> list[Text]:
+    def _bounds(self, param: ir.Param, index: Sequence[Index]) -> list[Text]:
         """Return the conditions that are not proven for every index."""
         conditions: list[Text] = []
         for e, extent in zip(index, param.shape, strict=True):
@@ -389,7 +371,7 @@ class ValuePrinter:
 
     # ---- reductions ----------------------------------------------------------------------------
 
-    def reduce(self, v: Reduce) -> Text:
+    def reduce(self, v: ir.Reduce) -> Text:
         """Reduce lanes that exist; others hold the operator's identity."""
         row = COMBINES[v.combine]
         with self.projected(v.over):
@@ -444,18 +426,18 @@ class ValuePrinter:
     def _combine(self, row: Combine, dtype: DType) -> str:
         return self.function(combine_function(row, dtype, self.kernel.name)).name
 
-    def _any_fails(self, condition: Value) -> Text:
+    def _any_fails(self, condition: ir.Value) -> Text:
         row, negation = ANY_FAILS
         x = self.apply(negation, [self.value(condition)])
         x = self._masked(x, x.axes, COMBINES[row].identity(bool_))
         return self.bound(self._combined(COMBINES[row], x, x.axes, bool_)) if x.axes else x
 
-    def _end_of_block(self, v: Extreme) -> Text | None:
+    def _end_of_block(self, v: ir.Extreme) -> Text | None:
         """Return the first or last index of a streamed axis; None for other values.
 
         A block without lanes may have any.
         """
-        name = bare_axis(v.arg.index) if isinstance(v.arg, IndexValue) else None
+        name = bare_axis(v.arg.index) if isinstance(v.arg, ir.IndexValue) else None
         if name is None or name not in self.lanes.ends:
             return None
         first, end = self.lanes.ends[name]
@@ -468,7 +450,7 @@ class ValuePrinter:
         masked = self._masked(x, x.axes, row.identity(x.dtype))
         return self.bound(self._combined(row, masked, x.axes, x.dtype))
 
-    def dot(self, v: Dot, total: Text | None = None) -> Text:
+    def dot(self, v: ir.Dot, total: Text | None = None) -> Text:
         """Print a contraction, or its sum with `total`.
 
         Products of later terms are added last, where what they are added to is finite: infinity
@@ -484,7 +466,7 @@ class ValuePrinter:
             first = Text(f"{first.code} + {later}", first.axes, first.dtype)
         return first if total is None else self.apply(ADD, [total, first])
 
-    def _products(self, v: Dot) -> tuple[Text, str]:
+    def _products(self, v: ir.Dot) -> tuple[Text, str]:
         """Contract two matrices with `tl.dot`, or two batches of them; later terms apart.
 
         Other operands are multiplied and summed.
@@ -517,7 +499,7 @@ class ValuePrinter:
         )
         return Text(first, axes, dtype, is_atom=True), rest
 
-    def _sum_of_products(self, left: Text, right: Text, v: Dot, dtype: DType) -> Text:
+    def _sum_of_products(self, left: Text, right: Text, v: ir.Dot, dtype: DType) -> Text:
         row, operator = SUM_OF_PRODUCTS
         factors = [self.cast(x, dtype) for x in (left, right)]
         products = self.apply(operator, factors)
@@ -557,7 +539,7 @@ class ValuePrinter:
             return place
         return replace(place, code=f"{place.operand}.to(tl.int32)", is_atom=True)
 
-    def scan(self, v: Scan) -> Text:
+    def scan(self, v: ir.Scan) -> Text:
         """Scan lanes in order; those that do not exist come last, or change nothing."""
         dtype = v.dtype.compute
         with self.projected((v.along,)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.kernel.env import Axes, axes_of_body, axes_of_value, end_axes
+from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, end_axes
 from smelt.kernel.ir import (
     Block,
     Extreme,

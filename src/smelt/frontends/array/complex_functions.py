@@ -44,7 +44,6 @@ from smelt.frontends.array.einsum import einsum as real_einsum
 from smelt.frontends.array.library import call_stacked
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.promote import cast, has_numpys_rules, number
-from smelt.frontends.array.value import leaf
 from smelt.frontends.array.views import axes_of, axis_of
 from smelt.ops import complex_pairs
 from smelt.python.origin import user_frame
@@ -471,16 +470,9 @@ def _unique(ours: type, *more: str) -> Callable[[Any], Any]:
 
     def function(x: Any) -> Any:
         data = complex_array(x).elements("unique elements, whose number depends on values,")
-        flags: dict[str, Any] = {f"return_{name}": True for name in more}
-        results: Any = np.unique(data, equal_nan=False, **flags)
-        if not more:
-            return from_memory(results, private=True)
-        values, *rest = results
-        indices = [
-            Array.of(leaf((r.reshape(data.shape) if n == "inverse" else r).astype(np.int64)))
-            for n, r in zip(more, rest, strict=True)
-        ]
-        return ours(from_memory(values, private=True), *indices)
+        values, *rest = sorting.unique(data, *more)
+        values = from_memory(values, private=True)
+        return ours(values, *rest) if more else values
 
     return function
 

@@ -132,6 +132,11 @@ def write_masked(x: Value, key: Any, chosen: MaskedSelection) -> Value:
         raise unknown_count_error(chosen.mask)
     check_mask_fits(x, mask)
     _check_ranks(x, values, mask)
+    return _overlaid(x, mask, values)
+
+
+def _overlaid(x: Value, mask: Value, values: Value) -> Value:
+    """Return x with `values`, for all elements, where the mask is true."""
     shape = shape_of(x)
     mask = reshape(mask, (*shape_of(mask), *[1] * (x.type.rank - mask.type.rank)))
     return record(SELECT, (expand(mask, shape), expand(cast_same_kind(values, x), shape), x))
@@ -197,9 +202,7 @@ def write_update(x: Value, key: Any, chosen: UpdateSelection) -> Value | None:
     """Return x after `x[key] = chosen`; None if the right side has changed the mask."""
     if key.node is not chosen.mask or chosen.values is None:
         return None
-    mask, shape = chosen.mask, shape_of(x)
-    mask = reshape(mask, (*shape_of(mask), *[1] * (x.type.rank - mask.type.rank)))
-    return record(SELECT, (expand(mask, shape), cast_same_kind(chosen.values, x), x))
+    return _overlaid(x, chosen.mask, chosen.values)
 
 
 _SUBSCRIPT = (

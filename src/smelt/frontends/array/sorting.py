@@ -255,20 +255,23 @@ class UniqueInverse(NamedTuple):
 
 
 def _unique(x: Any, what: str, *more: str) -> list[Array]:
-    """Return the unique elements and what `more` requests from NumPy.
+    """Return the unique elements as an array, and what `more` requests as in `unique`."""
+    data = concrete_elements(x, what)
+    values, *rest = unique(data.astype(np.float32) if data.dtype.kind == "V" else data, *more)
+    return [_array(values.astype(data.dtype)), *rest]
+
+
+def unique(data: Buffer, *more: str) -> list[Any]:
+    """Return the unique elements and, as arrays of ours, what `more` requests from NumPy.
 
     `more` holds names of NumPy's `return_...` flags.  Every NaN is unique.
     """
-    data = concrete_elements(x, what)
-    upcast = data.astype(np.float32) if data.dtype.kind == "V" else data
     flags: dict[str, Any] = {f"return_{name}": True for name in more}
-    results: Any = np.unique(upcast, equal_nan=False, **flags)
+    results: Any = np.unique(data, equal_nan=False, **flags)
     values, *rest = results if more else (results,)
-    out = [_array(values.astype(data.dtype))]
-    for name, indices in zip(more, rest, strict=True):
-        indices = indices.reshape(data.shape) if name == "inverse" else indices
-        out.append(_array(indices.astype(np.int64)))
-    return out
+    shapes = [data.shape if name == "inverse" else -1 for name in more]
+    rest = [_array(r.reshape(s).astype(np.int64)) for r, s in zip(rest, shapes, strict=True)]
+    return [values, *rest]
 
 
 def _array(data: Buffer) -> Array:

@@ -293,11 +293,7 @@ def _short(name: str) -> str:
 def _line(k: Kernel) -> str:
     names = [_short(name) for name in k.operators]
     shown = " ".join(names[:5]) + (f" +{len(names) - 5}" if len(names) > 5 else "")
-    where = (
-        k.modules[0] + (f" +{len(k.modules) - 1}" if len(k.modules) > 1 else "")
-        if (k.modules)
-        else ""
-    )
+    where = "".join(k.modules[:1]) + (f" +{len(k.modules) - 1}" if len(k.modules) > 1 else "")
     location = k.places[0].rpartition("/")[2] if k.places else ""
     saved = show_bytes(max(0, k.bytes_unfused - k.bytes))
     time = "" if k.measured_ns is None else _explain_module().show_time(k.measured_ns)
@@ -324,9 +320,7 @@ def _kept(g: Compiled) -> list[str]:
     )
     if not again:
         return [line]
-    counts: dict[str, int] = {}
-    for k in again:
-        counts[_short(k.operator)] = counts.get(_short(k.operator), 0) + 1
+    counts = Counter(_short(k.operator) for k in again)
     names = ", ".join(f"{name} x{n}" for name, n in counts.items())
     return [f"{line}; {show_bytes(sum(k.bytes for k in again))} computed again there: {names}"]
 

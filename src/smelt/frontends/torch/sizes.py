@@ -69,7 +69,7 @@ class Sizes:
         if converted is None:
             converted = self._equal_expression(n)
             self._converted[expr] = converted = (
-                self._convert(expr) if converted is None else converted
+                self.convert(expr) if converted is None else converted
             )
         return converted
 
@@ -89,7 +89,7 @@ class Sizes:
         if e.is_number:
             return number(float(e), f64, origin)
         if isinstance(e, sympy.Symbol) or kind not in _FLOAT_OPERATORS:
-            return number(self._convert(e), f64, origin)
+            return number(self.convert(e), f64, origin)
         args = [self._real(a, origin) for a in e.args]
         if kind == "Pow":
             if e.args[1] != -1:
@@ -207,9 +207,6 @@ class Sizes:
 
     def convert(self, e: Any) -> Index:
         """Return a SymPy expression of sizes as an index expression; raises UnsupportedError."""
-        return self._convert(e)
-
-    def _convert(self, e: Any) -> Index:
         if isinstance(e, sympy.Integer):
             return int(e)
         if isinstance(e, sympy.Symbol):
@@ -223,7 +220,7 @@ class Sizes:
             raise UnsupportedError(f"sizes with {type(e).__name__} are not supported: {e}")
         if (divisor := self._exact_divisor(e)) is not None:
             return divisor
-        args = [self._convert(a) for a in e.args]
+        args = [self.convert(a) for a in e.args]
         if type(e).__name__ in _NONNEGATIVE_ONLY:
             args = [self.require_nonnegative(a) for a in args]
         result = args[0]
@@ -243,7 +240,7 @@ class Sizes:
             if exact.denominator <= _MAX_DENOMINATOR and exact >= 0:
                 return exact.numerator, exact.denominator
         elif kind == "ToFloat":
-            return self._convert(e.args[0]), 1
+            return self.convert(e.args[0]), 1
         elif kind in ("IntTrueDiv", "FloatTrueDiv") and e.args[1].is_number:
             if float(e.args[1]) == -1:  # `arange(n, 0, -1.0)`
                 numerator, denominator = self._ratio(e.args[0])
@@ -260,7 +257,7 @@ class Sizes:
             ):  # other quotients are rounded
                 return product(n for n, _ in parts), denominator
         elif kind not in _FLOAT_OPERATORS:
-            return self._convert(e), 1
+            return self.convert(e), 1
         raise UnsupportedError(f"a whole number of {e}")
 
     def _exact_divisor(self, e: Any) -> int | None:
@@ -358,10 +355,7 @@ def _hint(env: Any, symbol: Any) -> int | None:
 def _power(base: Index, exponent: Index) -> Index:
     if not isinstance(exponent, int) or exponent < 0:
         raise UnsupportedError("a size with a fractional or symbolic power")
-    result: Index = 1
-    for _ in range(exponent):
-        result = mul(result, base)
-    return result
+    return product([base] * exponent)
 
 
 _FLOAT_OPERATORS: dict[str, str] = {

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from smelt.kernel.env import Axes, axes_of_body
+from smelt.kernel.axes import Axes, axes_of_body
 from smelt.kernel.ir import Block, Kernel, Statement, Stream
 
 

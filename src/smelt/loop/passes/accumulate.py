@@ -27,7 +27,7 @@ from smelt.loop.env import Type, type_of, types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.remainder import halves
 from smelt.loop.passes.thread_state import Key, ThreadState
-from smelt.loop.steps import Pair, better, exact, two_sum
+from smelt.loop.steps import Pair, better, exact, join_sums, two_sum
 from smelt.loop.walk import Body, Names, operands, statements, with_func_body
 from smelt.ops.combine import COMBINES
 from smelt.types.dtype import f64, i64
@@ -92,9 +92,8 @@ class _Accumulate(ThreadState):
                 total, error = (ir.Shuffle((x,), pattern, table) for x in self._pair(arg, out))
                 return total, error
             case ir.Apply(_, (first, second)):
-                old, value = self._pair(first, out), self._pair(second, out)
-                errors = ir.Apply("add", (old[1], value[1]))
-                return two_sum(value[0], old[0], errors, lambda v: self._bound(v, out))
+                pairs = self._pair(first, out), self._pair(second, out)
+                return join_sums(*pairs, lambda v: self._bound(v, out))
             case _:
                 assert isinstance(v, ir.Ref), v
                 return self.pairs[v.name]

@@ -32,7 +32,18 @@ from smelt.loop import ir
 from smelt.loop.env import Env, Type, type_of, types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.remainder import halves
-from smelt.loop.walk import Body, Names, Rewriter, names_in, reads, replace_loop, substitute_index
+from smelt.loop.walk import (
+    Body,
+    Names,
+    Rewriter,
+    loads,
+    names_in,
+    reads,
+    replace_loop,
+    statements,
+    substitute_index,
+    values,
+)
 from smelt.python.dataclass import dataclass
 from smelt.types import expr
 from smelt.types.affine import coefficient
@@ -50,9 +61,9 @@ def batch_rows(func: ir.Func, row: str, count: int, nbytes: int) -> ir.Func:
     env, names = types_in(func), Names(func)
 
     def change(loop: ir.For) -> Body:
-        if loop.kind != "each" or loop.step != 1 or loop.carry:
-            raise LoopPassError(f"the loop over {row} is not `each` in steps of 1, without folds")
-        batch = ir.For("each", names.new(row), loop.low, loop.high, (), count)
+        if loop.kind == "chunk" or loop.step != 1 or loop.carry:
+            raise LoopPassError(f"the loop over {row} carries something, or has steps")
+        batch = ir.For(loop.kind, names.new(row), loop.low, loop.high, (), count)
         first = ir.variable(batch)
         results = _results(loop, env, names, nbytes)
         if not results or any(count % x.rows for x in results):
@@ -66,7 +77,7 @@ def batch_rows(func: ir.Func, row: str, count: int, nbytes: int) -> ir.Func:
             elif s is result.across:
                 inner += _held(result, at, names)
         end = expr.minimum(expr.add(first, count), loop.high)
-        rows = ir.For("each", row, first, end, tuple(inner))
+        rows = ir.For(loop.kind, row, first, end, tuple(inner))
         left = expr.sub(loop.high, first)
         few = ir.Apply("lt", (ir.position(left), ir.position(count)))
         allocs = (ir.Alloc(x.scratch, x.type.dtype, count * x.rows, "task") for x in results)
@@ -95,6 +106,7 @@ class _Result:
 def _results(loop: ir.For, env: Env, names: Names, nbytes: int) -> list[_Result]:
     """Return what a row combines lanes to."""
     results: list[_Result] = []
+    read = {x.place.buffer for s in statements(loop.body) for x in loads(*values(s))}
     for s in loop.body:
         if not isinstance(s, ir.Let) or not isinstance(s.value, ir.Across):
             continue
@@ -104,9 +116,9 @@ def _results(loop: ir.For, env: Env, names: Names, nbytes: int) -> list[_Result]
             raise LoopPassError(f"{s.name} is not just stored")
         place = store.place
         plain = not store.join and place.mask is None and place.lanes == 1
-        plain = plain and isinstance(place.at, Expr)
+        plain = plain and isinstance(place.at, Expr) and place.buffer not in read
         if not plain or coefficient(_index(place), loop.var) != 1:
-            raise LoopPassError(f"{s.name} is stored apart from the row before")
+            raise LoopPassError(f"{s.name} is stored apart from the row before, or read")
         kind = type_of(arg, env)
         rows = min(kind.lanes, nbytes // kind.dtype.itemsize)
         results.append(_Result(s, store, names.new(s.name), kind, rows))

@@ -37,10 +37,10 @@ func f(x: f32[n], y: out f32[n]; n)
     v_1 = s_1 + scan(sum, x[i_1 : 4])
     y[i_1 : 4] = v_1
     s_1' = shuffle(permute, v_1; 3)
-  for i_2 in (n//4)*4 .. n with s = s_1
-    v_2 = s + x[i_2]
-    y[i_2] = v_2
-    s' = v_2
+  for i in (n//4)*4 .. n with s = s_1
+    v = s + x[i]
+    y[i] = v
+    s' = v
 
 Panels are filled in vectors, as wide as them or a part of them, from where a loop starts:
 
@@ -74,6 +74,7 @@ from smelt.loop.ir import Module
 from smelt.loop.passes.decide import gap_of
 from smelt.loop.passes.remainder import continued, copy_loop, halves, whole_groups
 from smelt.loop.passes.scans import Scan, scans
+from smelt.loop.steps import join_sums, two_sum
 from smelt.loop.walk import (
     Body,
     Names,
@@ -195,21 +196,38 @@ def _in_order(
 ) -> Body:
     """Return the loops of scans, of which each continues the one before."""
     out: list[ir.Statement] = []
-    before: ir.For | None = None
+    loops: list[ir.For] = []
+    states, folds = _with_carries(loop, folds=False), _with_carries(loop, folds=True)
     masked, count = tail in ("mask", "masked"), rest or lanes
     parts = [(loop.low, mid, lanes, "")] * (tail != "masked")
     parts += [(mid, loop.high, count, names.new("on"))] * masked
-    parts += [(mid, loop.high, 1, "")] * (tail == "scalar")
-    for k, (low, high, step, on) in enumerate(parts):
-        body = loop.body if step == 1 else Widen(loop, step, env, on).body(loop.body)
+    for low, high, step, on in parts:
+        body = Widen(loop, step, env, on, names=names).body(loop.body)
         if on:
             left = expr.sub(loop.high, ir.variable(loop))
             body = (ir.Let(on, ir.Prefix(left, step)), *body)
-        carry = loop.carry if before is None else continued(loop, before, env)
-        part = ir.For("for", loop.var, low, high, body, step, carry)
-        before = copy_loop(part, names, last=k == len(parts) - 1)
-        out.append(before)
-    return tuple(out)
+        carry = states.carry
+        folded = [_vector_carry(c, step, rest, env) for c in folds.carry]
+        if loops:
+            carry = continued(states, _with_carries(loops[-1], folds=False), env)
+            before = _with_carries(loops[-1], folds=True).carry
+            folded = [_continued(c, b) for c, b in zip(folded, before, strict=True)]
+        part = ir.For("for", loop.var, low, high, body, step, (*carry, *folded))
+        ends_here = tail != "scalar" and (low, on) == parts[-1][::3]
+        loops.append(copy_loop(part, names, last=ends_here and not folds.carry))
+    out += loops
+    lets, ends = _ends(folds, [_with_carries(x, folds=True) for x in loops], env, names)
+    out += lets
+    if tail == "scalar":
+        carry = continued(states, _with_carries(loops[-1], folds=False), env)
+        folded = [replace(c, init=x) for c, x in zip(folds.carry, ends, strict=True)]
+        return (*out, replace(loop, low=mid, carry=(*carry, *folded)))
+    return (*out, *(ir.Let(c.name, x) for c, x in zip(folds.carry, ends, strict=True)))
+
+
+def _with_carries(loop: ir.For, *, folds: bool) -> ir.For:
+    """Return a loop with its folds only, or without them."""
+    return replace(loop, carry=tuple(c for c in loop.carry if bool(c.combine) == folds))
 
 
 def _refuse(reason: str) -> NoReturn:
@@ -314,7 +332,13 @@ class Widen(Rewriter):
     """Rewrites the body of a loop for `lanes` neighbouring positions, under the mask `on`."""
 
     def __init__(
-        self, loop: ir.For, lanes: int, env: Env, on: str = "", outer: tuple[ir.Carry, ...] = ()
+        self,
+        loop: ir.For,
+        lanes: int,
+        env: Env,
+        on: str = "",
+        outer: tuple[ir.Carry, ...] = (),
+        names: Names | None = None,
     ) -> None:
         super().__init__()
         self.loop, self.lanes, self.env = loop, lanes, env
@@ -323,8 +347,10 @@ class Widen(Rewriter):
         self.verdicts: dict[int, bool] = {}
         """Whether values of the body vary, by identity: operators ask for their operands again."""
         self.carries = {c.name: c for c in (*loop.carry, *outer)}
-        self.scans = scans(loop) if loop.kind == "for" else {}
-        self.last = {r.carry: name for name, r in self.scans.items()}
+        self.new_names = names
+        states = scans(loop) if loop.kind == "for" else []
+        self.scans = {name: r for r in states for name in r.lets}
+        self.last = {c: end for r in states for c, end in zip(r.carries, r.ends, strict=True)}
 
     def _varies(self, v: ir.Value) -> bool:
         varies = self.verdicts.get(id(v))
@@ -460,7 +486,10 @@ class Widen(Rewriter):
         match s:
             case ir.Let(name) if name in self.scans:
                 self.varying.add(name)
-                return (ir.Let(name, self._prefixes(self.scans[name])),)
+                r = self.scans[name]
+                if name != r.lets[-1]:
+                    return ()
+                return self._prefixes(r) if len(r.ends) == 1 else self._sums_with_errors(r)
             case ir.Next(name) if name in self.last:
                 vector = ir.Ref(self.last[name])
                 return (ir.Next(name, ir.Shuffle((vector,), "permute", (self.lanes - 1,))),)
@@ -485,14 +514,39 @@ class Widen(Rewriter):
             case _:
                 return (s,)
 
-    def _prefixes(self, r: Scan) -> ir.Value:
-        """Return what a carry becomes with each lane."""
+    def _prefixes(self, r: Scan) -> Body:
+        """Return what gives a carry its value with each lane."""
         value, dtype = self._full(r.element), type_of(r.element, self.env).dtype
         if self.on is not None:
             value = ir.Apply("select", (self.on, value, ir.identity(r.combine, dtype)))
-        carried = read(r.carry, self.env)
+        carried = read(r.carries[0], self.env)
         prefixes = ir.Across(r.combine, (value,), scan=True)
-        return ir.Apply(COMBINES[r.combine].scalar, (carried, prefixes))
+        new = ir.Apply(COMBINES[r.combine].scalar, (carried, prefixes))
+        return (ir.Let(r.ends[0], new),)
+
+    def _sums_with_errors(self, r: Scan) -> Body:
+        """Return what adds up lanes and their errors, each with those 1, 2, 4, .. before it."""
+        out: list[ir.Statement] = []
+        zero, lanes, names = ir.Splat(ir.Const(0.0, f64), self.lanes), self.lanes, self.new_names
+        assert names is not None
+
+        def bound(value: ir.Value) -> ir.Value:
+            out.append(ir.Let(name := names.new("t"), value))
+            return ir.Ref(name)
+
+        first, second = two_sum(bound(self._full(r.element)), zero, zero, bound)
+        if self.on is not None:
+            first, second = (bound(ir.Apply("select", (self.on, x, zero))) for x in (first, second))
+        distance = 1
+        while distance < lanes:
+            table = tuple(k if k < distance else lanes + k - distance for k in range(lanes))
+            moved = [ir.Shuffle((zero, x), "permute", table) for x in (first, second)]
+            before = bound(moved[0]), bound(moved[1])
+            first, second = join_sums(before, (first, second), bound)
+            distance *= 2
+        total, error = (bound(ir.Splat(read(c, self.env), lanes)) for c in r.carries)
+        ends = join_sums((total, error), (first, second), bound)
+        return (*out, *map(ir.Let, r.ends, ends))
 
     def _folded(self, name: str, value: ir.Value) -> ir.Value:
         full = self._full(value)

@@ -16,7 +16,7 @@ from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE, PREFETCH_BYTES
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Access, IndexValue, Scan
+from smelt.codegen.llvm.loopir.items import Access, IndexValue
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
@@ -172,8 +172,8 @@ def _addresses(env: Environment, stores: list[Access], low: Value, scope: Scope)
 def _can_start_anywhere(env: Environment, stores: list[Access]) -> bool:
     """Return whether the loop may begin at any position.
 
-    Its loads must be contiguous, its indices affine and its results rounded alike wherever vectors
-    begin; and stores of one element size keep their distance from cache lines.
+    Its loads must be contiguous and its indices affine; and stores of one element size keep their
+    distance from cache lines.
     """
     axis = env.nest.vector or ""
     sizes = {env.frame.dtypes[a.buffer].itemsize for a in stores}
@@ -184,7 +184,7 @@ def _can_start_anywhere(env: Environment, stores: list[Access]) -> bool:
     indices += [e for a in env.accesses for e, _ in a.limits]
     plain = all(isinstance(step, int) and 0 <= step <= 1 for step in steps)
     plain &= all(coefficient(e, axis) is not None for e in indices)
-    return plain and len(sizes) == 1 and all(not isinstance(i, Scan) for i in env.items)
+    return plain and len(sizes) == 1
 
 
 def _nontemporal_stores(env: Environment, step: int) -> list[Access]:

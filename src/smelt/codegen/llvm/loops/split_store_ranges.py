@@ -13,7 +13,7 @@ from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.access.nontemporal import prefetch_for_write
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item, Scan, StoreItem
+from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, stored_range
 from smelt.codegen.llvm.nests.environment import Environment, RangeStoreTarget
 
@@ -122,7 +122,6 @@ def single_range_items(env: Environment, scope: Scope) -> frozenset[Item]:
             *(a for f in nest.reductions for a in f.args),
             *(setting.value for setting in nest.state_updates),
             *(s.where for s in nest.stores if s.where is not None and s not in ranged),
-            *(i for i in env.items if isinstance(i, Scan)),  # the carry of earlier vectors
         ],
     )
     single_use = [i for s in ranged for i in _dependencies(env, [s.value]) if users[i] == 1]

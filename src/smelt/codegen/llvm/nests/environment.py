@@ -28,7 +28,6 @@ from smelt.codegen.llvm.loopir.items import (
     Item,
     Reduction,
     Region,
-    Scan,
     StoreItem,
     StreamState,
     Visit,
@@ -346,10 +345,7 @@ class Environment(ABC):
     def depth(self, item: Item) -> int:
         """Return how many loops must be open before an item is available."""
         order = self.nest.order
-        depth = max((order.index(a) + 1 for a in item.axes if a in order), default=0)
-        if isinstance(item, Scan):  # its state changes with its axis
-            return len(order)
-        return depth
+        return max((order.index(a) + 1 for a in item.axes if a in order), default=0)
 
     def vector_position(self, e: Index) -> bool:
         """Return whether `e` reads a computed position that differs between lanes."""

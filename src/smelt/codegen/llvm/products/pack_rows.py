@@ -1,6 +1,5 @@
 """Read rows of an operand side by side, and pack them in groups (VNNI).
 
-
 Where a right operand's rows are contiguous along the columns of the result, the rows of a group are
 read side by side and interleaved (VNNI, bf16, AMX).  If they are contiguous along the reduction
 axis, a group is contiguous already, and tiles of units are transposed in registers.  The operand

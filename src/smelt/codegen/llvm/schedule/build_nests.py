@@ -491,8 +491,8 @@ class _Planner:
 
         Axes that a reduction ends together with the vector axis are innermost, so that its
         accumulator is in registers; of two such reductions, one must end all axes of the other.
-        Loops of scans, which run in order, have no states in arrays; nor have those that carry the
-        best position in registers.
+        Loops of scans, which run in order, have no states in arrays and carry no best position in
+        registers; nor do those of the latter have states in arrays.
         """
         v = self._choose_vector(nest.nest())
         nested: list[set[str]] = []
@@ -504,11 +504,12 @@ class _Planner:
             elif v in over:
                 nested.append(over)
         ordered = self._ordered(nest.nest(), v)
-        best = (r for r in nest.reductions if r.row.positional and ordered.in_registers(r))
-        is_apart = any(isinstance(i, ssa.Scan) for i in nest.items) or any(best)
+        best = [r for r in nest.reductions if r.row.positional and ordered.in_registers(r)]
+        scans = any(isinstance(i, ssa.Scan) for i in nest.items)
         in_arrays = [r for r in nest.reductions if not (r in others or ordered.in_registers(r))]
-        in_arrays = in_arrays if is_apart else []
-        self._keep_scans(nest, in_arrays)
+        in_arrays = in_arrays if scans or best else []
+        others += [r for r in best if scans and r not in others]
+        self._keep_scans(nest, [*in_arrays, *others])
         if not (others or in_arrays):
             return [nest]
         # The order of additions stays that of loops that are not jammed.
@@ -674,7 +675,8 @@ class _Planner:
         nest = self._transposing(self._ordered(nest, v), v)
         stages = () if is_split(nest) else distribute(nest)
         visited = visited_axes(self.phase.segments[nest.time])
-        pairs = nest.pairs and not any(visited & {*f.over} for f in nest.reductions)
+        pairs = nest.pairs and v not in serial
+        pairs &= not any(visited & {*f.over} for f in nest.reductions)
         nest = replace(nest, stages=stages, pairs=pairs)
         unroll = STAGE_UNROLL if stages else 2 if v in serial else choose_unroll(nest, self.lanes)
         if nest.transposed and not nest.strips:
