@@ -13,7 +13,7 @@ from bench.table import NOTHING, Table, duration
 from bench.workloads import WORKLOADS
 from smelt.machine.target import LEVELS, Target
 from smelt.runtime import probe
-from smelt.runtime.probe_kernels import Kernels
+from smelt.runtime.probe import Kernels
 
 
 def rates(target: Target) -> Table:

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from smelt.runtime.probe_kernels import PROBE_UNROLL, Kernels, Step, map_block, run_parallel
+from smelt.runtime.probe import PROBE_UNROLL, Kernels, Step, map_block, run_parallel
 
 _SKEW = 33 * 64
 """Offset between two streams modulo 4 KiB, so that loads do not alias earlier stores."""

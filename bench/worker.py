@@ -29,7 +29,7 @@ from bench.peers import Unavailable, Variant, configure_process, open_peer
 from bench.workloads import WORKLOADS, Workload
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
-from smelt.runtime.probe_kernels import Kernels
+from smelt.runtime.probe import Kernels
 
 Reply = dict[str, Any]
 

@@ -44,10 +44,6 @@ NAMED_OPERATORS: dict[str, tuple[set[str], str]] = {
         {"and", "or"},
         "LLVM's instructions are called so",
     ),
-    "src/smelt/codegen/llvm/ir/constant_folding.py": (
-        {"and", "or"},
-        "LLVM's instructions are called so",
-    ),
     "src/smelt/passes/gather_to_reduce.py": (
         {"eq", "select", "max"},
         "a fold that picks one element is built from them",

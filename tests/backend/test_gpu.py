@@ -16,7 +16,7 @@ from smelt.backend import (
     gpu,
     register,
 )
-from smelt.codegen.cpu_backend import CpuBackend
+from smelt.codegen.build import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
 from smelt.errors import ArgumentError, InternalError
 from smelt.kernel.text import parse

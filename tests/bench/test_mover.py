@@ -6,7 +6,7 @@ import pytest
 
 from bench.mover import Mover
 from smelt.machine.target import Target
-from smelt.runtime.probe_kernels import Kernels
+from smelt.runtime.probe import Kernels
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from bench.namespaces import smelt_namespace
 from bench.workloads import WORKLOADS
 from demo import minilm
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.schedule.build_schedules import build_schedules
 from smelt.codegen.llvm.vector_loops import why_not_nest
 from smelt.explain.report import report
 from smelt.kernel.ir import Kernel

@@ -250,7 +250,7 @@ MORE = [
 def test_without_a_prover_nothing_new_is_carried(
     monkeypatch: pytest.MonkeyPatch, analysed: list[Cascade]
 ) -> None:
-    monkeypatch.setattr(proofs, "has_system", lambda: False)
+    monkeypatch.setattr(proofs, "has_algebra_system", lambda: False)
     program = next(p for p in PROGRAMS if p.name == "powers of 1.7")
     kernel = fresh(program, "unproved")
     assert len(streams(kernel)) == 2
@@ -267,7 +267,7 @@ def test_proofs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None
         assert len(streams(fresh(program, "kept"))) == 1
         assert [e.what for e in Cache.default().entries()].count("proof") == 1
         forget(monkeypatch)
-        monkeypatch.setattr(proofs, "has_system", lambda: False)
+        monkeypatch.setattr(proofs, "has_algebra_system", lambda: False)
         assert len(streams(fresh(program, "kept again"))) == 1
         persist_claims(proofs.PROOF_CACHE, proofs.VERSION + 1)
         forget(monkeypatch)

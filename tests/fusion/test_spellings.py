@@ -31,9 +31,8 @@ from smelt.journal.facts import Journal
 from smelt.machine.target import Target
 from smelt.ops.create import Constant
 from smelt.ops.elementwise import Map
-from smelt.rewrite.engine import Rule
+from smelt.rewrite.engine import Call, Num, Rule, Term, Var, variables
 from smelt.rewrite.rules import EXACT
-from smelt.rewrite.term import Call, Num, Term, Var, variables
 from smelt.types.expr import evaluate
 
 pytestmark = NIGHT

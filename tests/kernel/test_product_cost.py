@@ -13,12 +13,15 @@ from tests.codegen.llvm.test_contractions import matrices
 from smelt.codegen.build import code_variants, described
 from smelt.kernel.artifact import (
     Candidate,
+    ProductCost,
     Variants,
     competing_candidates,
+    cost_parts,
+    product_cycles,
     select_candidate,
     select_variant,
+    tile_steps,
 )
-from smelt.kernel.product_cost import ProductCost, cost_parts, product_cycles, tile_steps
 from smelt.machine.target import Isa, Target
 from smelt.types.json_data import from_data, to_data
 

@@ -11,8 +11,7 @@ import z3
 from tests.strategies.comparison import same_bits
 from tests.strategies.data import special_floats
 
-from smelt.rewrite.engine import Rule
-from smelt.rewrite.term import Call, Num, Term, Var, evaluate, infer, variables
+from smelt.rewrite.engine import Call, Num, Rule, Term, Var, evaluate, infer, variables
 from smelt.types.dtype import COMPUTABLE, DType, from_numpy
 
 Array = np.ndarray[Any, Any]

@@ -13,12 +13,15 @@ from smelt.rewrite.engine import (
     Rewriter,
     RuleSet,
     arrangements,
+    evaluate,
+    infer,
     match,
     rule,
     same_number,
+    term,
+    variables,
 )
 from smelt.rewrite.rules import EXACT, RULES
-from smelt.rewrite.term import evaluate, infer, term, variables
 from smelt.types.dtype import DType, bool_, f32, i32
 
 

@@ -6,9 +6,8 @@ import pytest
 from tests.rewrite.refute import claimed, proof, provable, refutation
 
 from smelt.ops.scalar import SCALARS
-from smelt.rewrite.engine import Rule, rule
+from smelt.rewrite.engine import Call, Rule, Term, cost, rule, term, variables
 from smelt.rewrite.rules import EXACT, ROUNDING_SENSITIVE, RULES
-from smelt.rewrite.term import Call, Term, cost, term, variables
 from smelt.types.dtype import f32, i8, i32, u8, u32
 
 ALL = pytest.mark.parametrize("rule", list(RULES), ids=lambda r: r.name.replace(" ", "-"))

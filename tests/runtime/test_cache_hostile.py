@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from smelt.errors import CacheWarning
-from smelt.runtime import cache_files
+from smelt.runtime import cache as cache_files
 from smelt.runtime.cache import Cache, file_name
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from tests.strategies.comparison import same_bits
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm.optimize import object_code
+from smelt.codegen.build import object_code
 from smelt.compiler import driver
 from smelt.graph.text import parse
 from smelt.graph.walk import all_size_names

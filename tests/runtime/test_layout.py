@@ -14,12 +14,12 @@ from smelt import knobs
 from smelt.compiler import driver
 from smelt.graph.interp import run as interpret
 from smelt.graph.text import parse
-from smelt.runtime.launch_table import LaunchTableBuilder
 from smelt.runtime.plan_tables import (
     CACHE_LINE_BYTES,
     MIN_SAVED_BYTES,
     CallStep,
     KernelStep,
+    LaunchTableBuilder,
     Layout,
     Step,
     Value,

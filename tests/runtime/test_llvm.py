@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from llvmlite.binding import ffi
 
-from smelt.codegen.build import build, build_all
-from smelt.codegen.llvm.optimize import object_code
+from smelt.codegen.build import build, build_all, object_code
 from smelt.kernel.text import parse
 from smelt.machine.target import Target
 from smelt.packages.llvm import (
@@ -28,7 +27,7 @@ TABLE: Any = ffi.lib._fntab  # pyright: ignore[reportPrivateUsage]
 """llvmlite's functions by name."""
 PRELUDE = """
 import os, threading, time
-from smelt.codegen.llvm.optimize import object_code
+from smelt.codegen.build import object_code
 from smelt.machine.target import Target
 
 TEXT = "\\n".join(

@@ -15,9 +15,9 @@ import pytest
 
 from smelt import knobs
 from smelt.machine.target import LEVELS, Target
-from smelt.runtime import contradictions, figures, host, probe, probe_kernels
+from smelt.runtime import contradictions, figures, host, probe
 from smelt.runtime.figures import Sample
-from smelt.runtime.probe_kernels import (
+from smelt.runtime.probe import (
     ARITHMETIC,
     CHAINS,
     PROBE_UNROLL,
@@ -496,8 +496,8 @@ def test_the_share_of_a_processor_is_cpu_time_over_wall_time(
         clock["thread"] += round(1000 * (1 - busy))
         return 0
 
-    monkeypatch.setattr(probe_kernels, "wall_ns", lambda: clock["wall"])
-    monkeypatch.setattr(probe_kernels, "thread_ns", lambda: clock["thread"])
+    monkeypatch.setattr(probe, "wall_ns", lambda: clock["wall"])
+    monkeypatch.setattr(probe, "thread_ns", lambda: clock["thread"])
     monkeypatch.setitem(kernels._functions, "fma", run)
     timed = kernels.timed("fma", 0, 0, 0, 1)
     assert timed == (round(1000 * (1 - busy)), 1 - busy)

@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 
-from smelt.types.arithmetic import Number, Rows, choose, common_divisor, larger, smaller, whole
-from smelt.types.formula import Formula
+from smelt.types.formula import (
+    Formula,
+    Number,
+    Rows,
+    choose,
+    common_divisor,
+    larger,
+    smaller,
+    whole,
+)
 
 FUNCTIONS: list[Callable[[Any, Any], Any]] = [
     lambda a, b: (a + b * 3 - 7) // 4 + a % 5 - -b,

@@ -1,5 +1,7 @@
-"""Compile a kernel to machine code with its calling facts
-(`smelt.kernel.artifact.CompiledKernel`)."""
+"""The back end of CPUs: compile kernels by LLVM to machine code with its calling facts.
+
+The result is a `smelt.kernel.artifact.CompiledKernel`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 
+from smelt import knobs
+from smelt.backend import Machine, check_language
 from smelt.codegen.llvm.describe import schedule_text
 from smelt.codegen.llvm.loopir.items import Dot, Phase
 from smelt.codegen.llvm.loopir.rewrite import Draft
@@ -17,6 +21,7 @@ from smelt.codegen.llvm.prepacked import prepackable_panels
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.contract import plan_contractions
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
+from smelt.errors import InternalError
 from smelt.journal import progress
 from smelt.kernel import ir as k
 from smelt.kernel.artifact import (
@@ -32,6 +37,7 @@ from smelt.kernel.packed_weights import Panel
 from smelt.kernel.size_constants import innermost_sizes, short_sizes, with_sizes
 from smelt.kernel.walk import visit_body
 from smelt.machine.target import Target
+from smelt.machine.tiling import Tiling
 from smelt.packages.llvm import worker_threads
 from smelt.types.expr import Index, mul, product, size, sizes_of
 
@@ -269,3 +275,57 @@ __all__ = [
     "panels",
     "select_variant",
 ]
+
+
+# ---- the back end --------------------------------------------------------------------------------
+
+
+class CpuBackend:
+    """LLVM code for a CPU."""
+
+    name = "cpu"
+    languages = ("schedule", "llvm", "asm")
+
+    def serves(self, machine: Machine) -> bool:
+        """Return whether a machine is a CPU."""
+        return isinstance(machine, Target)
+
+    def tiling(self, machine: Machine) -> Tiling:
+        """Return the blocks of kernels for a CPU."""
+        return machine.tiling
+
+    def text(
+        self, kernel: Kernel, language: str, machine: Machine, sizes: Mapping[str, int] | None
+    ) -> str:
+        """Return the schedule in words, the LLVM module before optimisation, or the assembly."""
+        check_language(self, language)
+        if language == "schedule":
+            return described(kernel, _cpu(machine), sizes)
+        if language == "llvm":
+            return llvm_text(kernel, _cpu(machine))
+        return asm_text(kernel, _cpu(machine), knobs.OPT_LEVEL.get())
+
+    def schedule(
+        self, kernel: Kernel, machine: Machine, sizes: Mapping[str, int] | None
+    ) -> Variants:
+        """Return the code variants of a kernel, each with its limits on sizes."""
+        return code_variants(kernel, _cpu(machine), sizes)
+
+    def compile(
+        self, requests: Sequence[tuple[Kernel, Variant]], machine: Machine
+    ) -> list[tuple[CompiledKernel, float]]:
+        """Compile kernels in variants, and return the seconds that each took."""
+        return build_all(requests, _cpu(machine), knobs.OPT_LEVEL.get())
+
+    def compile_variant(
+        self, kernel: Kernel, machine: Machine, variant: Variant, *, streaming: bool
+    ) -> CompiledKernel:
+        """Compile a variant; `streaming` results exceed every cache."""
+        level = knobs.OPT_LEVEL.get()
+        return build(kernel, _cpu(machine), level, streaming=streaming, variant=variant)
+
+
+def _cpu(machine: Machine) -> Target:
+    if not isinstance(machine, Target):
+        raise InternalError(f"{machine.name} is not a CPU")
+    return machine

@@ -22,7 +22,7 @@ import numpy as np
 
 from smelt import fusion, knobs, lower, passes
 from smelt.backend import generator_of, register
-from smelt.codegen.cpu_backend import CpuBackend
+from smelt.codegen.build import CpuBackend
 from smelt.compiler.ahead import PreludeBuilder, constant_budget, values_over_budget
 from smelt.errors import UnsupportedError
 from smelt.fusion.cascade.proofs import PROOF_CACHE, VERSION
@@ -46,6 +46,7 @@ from smelt.ops.create import Input
 from smelt.ops.library_product import provider
 from smelt.passes.constant_subgraph import Split, split_constant_subgraph
 from smelt.python.dataclass import dataclass
+from smelt.python.imports import fork_safe_import
 from smelt.runtime.cache import persist_claims
 from smelt.runtime.code import LoadedKernel, add, find, key_of
 from smelt.runtime.code_identity import generator_identity
@@ -56,8 +57,7 @@ from smelt.runtime.host import host, machine_id
 from smelt.runtime.library_figures import library_wish, usable_library
 from smelt.runtime.loop import LoopShape
 from smelt.runtime.prelude import Allowance, Compiler, Run
-from smelt.tune import library_speed
-from smelt.tune.memory import Program
+from smelt.tune.memory import Program, recall
 from smelt.tune.race import HostRace, choose
 from smelt.types.expr import add as add_index
 from smelt.types.expr import substitute
@@ -152,9 +152,11 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     program = Program(graph, hints or {}, allowance)
     parts = partial(_compile_part, target=target) if compiler is None else compiler
     with progress.compiling(graph.name), hide_live_objects():
-        race = HostRace(program, lambda: _compile(program, (), Journal(), target, parts), journal)
-        settings = choose(race, machine_id(target))
-        with knobs.config(settings):
+        settings = recall(program, machine_id(target))
+        if settings is None and knobs.TUNE.get() == "race":
+            build = partial(_compile, program, (), Journal(), target, parts)
+            settings = choose(HostRace(program, build, journal), machine_id(target))
+        with knobs.config(settings or {}):
             return _compile(program, donate, journal, target, parts)
 
 
@@ -227,11 +229,11 @@ def _plan_with_prelude(
     least gain stay in the graph, which is planned again.
     """
     sizes = program.sizes
+    inputs = (x.op for x in graph.inputs)
+    has_constants = knobs.CONSTANTS.get() and any(getattr(op, "constant", False) for op in inputs)
     refused: tuple[Node, ...] = ()
     while True:
-        constants = (
-            split_constant_subgraph(graph, refused) if knobs.CONSTANTS.get() else Split(graph, ())
-        )
+        constants = split_constant_subgraph(graph, refused) if has_constants else Split(graph, ())
         constants, plan, plan_journal = _plan_products(
             graph, constants, sizes, donate, journal, target
         )
@@ -288,7 +290,8 @@ def measure_library(compiled: Compiled, sizes: Mapping[str, int]) -> None:
         return
     library, target = provider(), compiled.target
     if names := fusion.product_classes(compiled.plan, sizes, library):
-        library_speed.start_background(partial(compile, target=target), target, library, names)
+        speed: Any = fork_safe_import("smelt.tune.library_speed")
+        speed.start_background(partial(compile, target=target), target, library, names)
 
 
 def donated_inputs(planned: Graph, graph: Graph, donate: Donate) -> Donated:
@@ -322,7 +325,8 @@ def _lower_all(
             lowered.append(None)
             canonical_forms.append(None)
             continue
-        key = lower.cluster_signature(cluster), tuple(cluster_hints.items())
+        is_only = len(clusters) == 1
+        key = None if is_only else (lower.cluster_signature(cluster), *cluster_hints.items())
         kernel, canonical_form = _lower_one(
             cluster, journal, cluster_hints, tiling, lowered_by_key.get(key)
         )

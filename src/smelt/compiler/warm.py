@@ -37,8 +37,7 @@ from smelt.journal.facts import CacheHit, CacheStored, Journal
 from smelt.kernel.abi import ABI_VERSION
 from smelt.kernel.artifact import Variant
 from smelt.machine.target import Target
-from smelt.ops.symbolic import has_system
-from smelt.packages.installed import import_compiler, llvm_version
+from smelt.packages.installed import has_algebra_system, import_compiler, llvm_version
 from smelt.python.caches import cached_property
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import LoadedKernel, find, key_of
@@ -177,6 +176,7 @@ def _key_parts(
         names = source_names(program.graph).values() if names_lines else ()
     except SmeltError:
         return None
+    proofs = " proofs" * has_algebra_system()
     return {
         "program": graph_text,
         "names of values": " ".join(names),
@@ -184,7 +184,7 @@ def _key_parts(
         "donated": repr(donate),
         "settings": settings_text,
         "version": f"{package_identity()} abi {ABI_VERSION}",
-        "libraries": f"llvmlite {llvm_version()} numpy {np.__version__}{' proofs' * has_system()}",
+        "libraries": f"llvmlite {llvm_version()} numpy {np.__version__}{proofs}",
         "processor": target.fingerprint(),
         "figures of this machine": target.planning.to_json(),
         "library of products": library_identity(target),

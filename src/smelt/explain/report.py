@@ -20,7 +20,7 @@ from typing import Any
 
 from smelt.backend import Gpu, Machine, backend_of, gpu, register
 from smelt.backend.driver_gpu import gpu_of_driver
-from smelt.codegen.cpu_backend import CpuBackend
+from smelt.codegen.build import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
 from smelt.errors import ArgumentError, UnknownNameError, escape_controls
 from smelt.explain.build import build

@@ -29,9 +29,8 @@ from typing import Any, TypeAlias
 
 from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Position, Region, axes_mask
-from smelt.fusion.trace import Term
+from smelt.fusion.trace import Term, is_window_term
 from smelt.fusion.units import Edge, Unit, Units
-from smelt.fusion.window_recompute import is_window_term
 from smelt.graph.bounds import Range, dtype_range, integer_range
 from smelt.machine.target import Target
 from smelt.ops.contract import bare_axis

@@ -103,8 +103,10 @@ def product_classes(plan: Plan, sizes: Mapping[str, int], provider: Provider) ->
     return sorted(
         {
             _class_name(node, form, hints)
-            for (k, node), form in _forms(plan, provider).items()
-            if plan.clusters[k].body is None and _is_alone(plan.clusters[k], node)
+            for cluster in plan.clusters
+            if cluster.body is None and cluster.loop is None
+            for node in cluster.nodes
+            if _is_alone(cluster, node) and (form := library_form(node, provider))
         }
     )
 

@@ -26,7 +26,7 @@ from dataclasses import replace
 
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.loops import is_elementwise, is_recurrence
-from smelt.fusion.space import reads
+from smelt.fusion.trace import reads
 from smelt.fusion.units import trace_of
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node

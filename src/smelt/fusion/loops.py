@@ -28,7 +28,7 @@ from smelt.fusion.assemble import Group
 from smelt.fusion.device_cost import PricedGpu
 from smelt.fusion.plan import Cluster, LoopBody, Plan
 from smelt.fusion.predict import costs
-from smelt.fusion.space import reads
+from smelt.fusion.trace import reads
 from smelt.fusion.units import Units, trace_of
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop, loop_key

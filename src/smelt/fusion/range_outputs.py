@@ -166,7 +166,7 @@ def stored_parts(units: Units, members: int, stored: int) -> dict[int, int]:
     The value is that unit, which is computed in full.
     """
     views = stored & units.views
-    if not views or stored == views & -views:
+    if stored == views & -views:
         return {}
 
     def holds_product(base: Node) -> bool:

@@ -32,8 +32,7 @@ from typing import TypeAlias
 from smelt.fusion.bitsets import bits, find_root
 from smelt.fusion.plan import Cluster
 from smelt.fusion.range_outputs import stored_parts
-from smelt.fusion.space import reshape_index
-from smelt.fusion.trace import Term
+from smelt.fusion.trace import Term, reshape_index
 from smelt.fusion.units import AT_ZERO, Edge, Unit, Units
 from smelt.fusion.window_recompute import Window, windows_of
 from smelt.ops.contract import bare_axis
@@ -168,7 +167,7 @@ class _RegionBuilder:
 
     def run(self) -> Region:
         region, units = self.region, self.units
-        if not self.walked:
+        if not self.walked and region.stored & units.views:
             region.parts = stored_parts(units, region.members, region.stored)
         for u in bits(region.stored):
             position = self._own_position(units.unit(region.parts.get(u, u)))

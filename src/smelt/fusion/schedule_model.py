@@ -26,9 +26,9 @@ from smelt.fusion.contraction_cost import (
 )
 from smelt.fusion.iteration_space import IterationSpace, ReductionAxes
 from smelt.fusion.region import Position, Region, axes_mask
-from smelt.fusion.trace import STEP_COST, Term
+from smelt.fusion.trace import STEP_COST, Term, is_window_term
 from smelt.fusion.units import AT_ZERO, Units
-from smelt.fusion.window_recompute import is_window_term, recompute_ratio, task_positions
+from smelt.fusion.window_recompute import recompute_ratio, task_positions
 from smelt.machine.tiling import Tiling
 from smelt.ops.contract import bare_axis
 from smelt.ops.cost import MOVE_COST

@@ -3,7 +3,9 @@
 A *unit* is an operator that computes; a *cluster* is a set of units that becomes one kernel.
 
 1. Chains: a value with one reader, read at the reader's own position, joins that reader. This never
-   loses, so the cost model is not consulted.
+   loses and cannot create a cycle, so the cost model is not consulted. It keeps the search small:
+   what remains are values with readers at several positions, and reductions whose results are
+   broadcast.
 2. Producers, largest possible gain first: copied into all their readers if recomputing beats
    storing, else joined with the reader that gains most, and still stored there if others need them.
    Where neither gains, two producers of a reader may be copied together: matrix units multiply two
@@ -22,6 +24,16 @@ large graph are evaluated once. The bound is an estimate: more may be gained whe
 all of its parts, or by another order of loops. Pairs that changed since they were evaluated are
 therefore evaluated again at the end.
 
+>>> from smelt.graph.text import parse
+>>> graph = parse('''graph f(x: f32[n,m]) {
+...   v0 = exp(x)
+...   v1 = mul(v0, v0)
+...   v2 = reduce.sum(v1) {axes=(1,)}
+...   v3 = sqrt(v2)
+...   return v3
+... }''')
+>>> chains(Units(graph), [4, 4, 4, 1, 1])
+{4: 30}
 >>> tries = GainCache()
 >>> tries.record(1, 2, -50.0)
 >>> tries.record(3, 2, -70.0)
@@ -38,15 +50,115 @@ from collections.abc import Iterable, Mapping, Sequence
 from smelt.fusion.bitsets import bits, closure, least
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.decide import Decisions
-from smelt.fusion.fuse_chains import chains
-from smelt.fusion.legal import CROSSING, FusionConstraints, Refusal, refuse_fault
+from smelt.fusion.legal import (
+    CROSSING,
+    FusionConstraints,
+    Refusal,
+    refuse_fault,
+)
 from smelt.fusion.recompute import MAX_SLOWER, recompute_large_values
 from smelt.fusion.refine import Refinement
 from smelt.fusion.state import Cluster, Reach, State, Verdict
 from smelt.fusion.stream_axes import carried_reductions
-from smelt.fusion.units import Units
+from smelt.fusion.units import Unit, Units
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import text as expr_text
+
+MAX_STREAMS = 12
+"""Maximum arrays that a chain reads before the cost model evaluates every further join."""
+MAX_SIZE = 200.0
+"""Maximum scalar operations of a chain before the cost model evaluates every further join."""
+
+
+class _Space:
+    """The positions shared by a chain: its last unit's, or a reduction's."""
+
+    __slots__ = ("home", "walked")
+
+    def __init__(self, unit: Unit, home: int, one: int) -> None:
+        self.home = home
+        self.walked = {k for k, e in enumerate(unit.axes) if e != one}
+
+
+def chains(units: Units, nbytes: Sequence[int], alone: int = 0, last: int = 0) -> dict[int, int]:
+    """Return sets of units that belong together, by the number of their last unit.
+
+    Units of the mask `alone` share no set, those of `last` none with what reads them.
+    """
+    spaces: dict[int, _Space] = {}
+    positions: dict[int, tuple[int, ...]] = {}
+    sets: dict[int, int] = {}
+    size: dict[int, float] = {}
+    reads: dict[int, int] = {}
+    for unit in reversed(units.units):
+        u = unit.number
+        is_barrier = unit.is_library or unit.is_scatter or unit.scan_axis >= 0
+        is_barrier |= bool((units.users[u] | 1 << u) & alone) or bool(last >> u & 1)
+        shared = None if is_barrier else _common_position(units, unit, spaces, positions)
+        if shared is not None and _has_larger_reader(units, unit, nbytes):
+            shared = None
+        home = u if shared is None else shared[0].home
+        if shared is not None:
+            members = sets[home] | 1 << u
+            operands = (reads[home] | units.operands[u]) & ~members
+            if operands.bit_count() > MAX_STREAMS or size[home] + units.size[u] > MAX_SIZE:
+                shared, home = None, u
+            else:
+                sets[home], reads[home] = members, operands
+                size[home] += units.size[u]
+        if shared is None:
+            sets[u], reads[u], size[u] = 1 << u, units.operands[u], units.size[u]
+        if shared is None or unit.is_reduction:
+            spaces[u], positions[u] = _Space(unit, home, units.one), tuple(range(len(unit.axes)))
+        else:
+            spaces[u], positions[u] = shared
+    return dict(sorted(sets.items()))
+
+
+def _common_position(
+    units: Units, unit: Unit, spaces: dict[int, _Space], positions: dict[int, tuple[int, ...]]
+) -> tuple[_Space, tuple[int, ...]] | None:
+    """Return the common space and position of all readers, None if they differ."""
+    u = unit.number
+    if units.outputs >> u & 1:
+        return None
+    space: _Space | None = None
+    common: tuple[int, ...] | None = None
+    for c in bits(units.users[u]):
+        reader = units.unit(c)
+        if reader.is_library or (space is not None and spaces[c] is not space):
+            return None
+        space = spaces[c]
+        for edge in reader.edges:
+            if edge.producer != u:
+                continue
+            if not edge.simple:
+                return None
+            reader_position = positions[c]
+            reader_index = tuple(
+                [reader_position[t] if isinstance(t, int) and t >= 0 else -1 for t in edge.terms]
+            )
+            if common is not None and reader_index != common:
+                return None
+            common = reader_index
+    if space is None or common is None or {t for t in common if t >= 0} != space.walked:
+        return None
+    return space, common
+
+
+def _has_larger_reader(units: Units, unit: Unit, nbytes: Sequence[int]) -> bool:
+    """Return whether a larger unit reads it that several others read.
+
+    Then storing the unit may be better.
+    """
+    return any(
+        units.users[c].bit_count() > 1 and nbytes[c] > nbytes[unit.number]
+        for c in bits(units.users[unit.number])
+    )
+
+
+# ---- search --------------------------------------------------------------------------------------
+
 
 UNTRIED = 1e18
 """Bound of a pair that was never evaluated."""

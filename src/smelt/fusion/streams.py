@@ -39,8 +39,7 @@ from smelt.fusion.stream_axes import (
     is_masked,
     streamable,
 )
-from smelt.fusion.trace import STEP_COST
-from smelt.fusion.window_recompute import is_window_term
+from smelt.fusion.trace import STEP_COST, is_window_term
 from smelt.graph.walk import reachable
 from smelt.machine.target import Level
 from smelt.machine.tiling import rows_axis

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from smelt.fusion.trace import Term
 from smelt.machine.tiling import Tiling
 from smelt.ops.windows import is_window
 from smelt.python.dataclass import dataclass
@@ -84,11 +83,6 @@ def windows_of(
         if plain_terms or len({*axes}) < len(axes) or len(windows) > MAX_WINDOW_AXES
         else windows
     )
-
-
-def is_window_term(term: Term) -> bool:
-    """Return whether a term is a window: two axes that move along one dimension."""
-    return isinstance(term, Expr) and len(axes_of(term)) > 1
 
 
 def task_positions(

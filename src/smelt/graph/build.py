@@ -16,7 +16,18 @@ from smelt.python.origin import Origin
 from smelt.types.dtype import DType, f32
 from smelt.types.tensor import Shape, TensorType, check_bytes
 
-__all__ = ["MISTAKES", "apply", "cast", "constant", "expand", "f32", "identity", "input", "map"]
+__all__ = [
+    "MISTAKES",
+    "apply",
+    "cast",
+    "constant",
+    "expand",
+    "f32",
+    "identity",
+    "input",
+    "map",
+    "splat",
+]
 
 MISTAKES = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 """What an operator's type rule raises, besides our errors, for operands that it does not take."""
@@ -65,3 +76,10 @@ def expand(x: Node, shape: Shape) -> Node:
 def map(scalar: str, *inputs: Node, origin: Origin | None = None) -> Node:
     """Apply a scalar operator to every element, operands broadcast."""
     return apply(Map(scalar), *inputs, origin=origin)
+
+
+def splat(node: Node) -> Node | None:
+    """Return the constant that every element of `node` equals, or None if unknown."""
+    if isinstance(node.op, Expand):
+        node = node.inputs[0]
+    return node if isinstance(node.op, Constant) else None

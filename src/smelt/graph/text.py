@@ -45,12 +45,12 @@ from smelt.graph import build
 from smelt.graph.ir import Fact, Graph, Node
 from smelt.graph.names import make_operator
 from smelt.ops.create import Constant, Input
-from smelt.types.dtype import DTYPES, DType
+from smelt.types.dtype import DTYPES, DType, number_text
 from smelt.types.expr import Expr, Index, size
 from smelt.types.expr import text as expr_text
 from smelt.types.json_data import register
 from smelt.types.tensor import TensorType
-from smelt.types.text import MAX_NESTED, BeyondLimit, beyond_limits, number_text
+from smelt.types.text import MAX_NESTED, BeyondLimit, beyond_limits
 from smelt.types.text import parse as parse_expr
 
 LINE_WIDTH, MAX_QUOTED_CHARS = 100, 40

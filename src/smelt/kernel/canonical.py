@@ -18,58 +18,65 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from functools import lru_cache
+from dataclasses import field, fields, is_dataclass, replace
+from typing import Any
 
-from smelt.errors import SmeltError
 from smelt.kernel.ir import Kernel, Let, Position
-from smelt.kernel.text import parse, text
+from smelt.kernel.text_print import text
 from smelt.kernel.walk import indices_of, splits, statements, states
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import sizes_of
+from smelt.types.expr import Atom, Expr, Index, axis, map_variables, size, sizes_of, value
 
 CANONICAL_NAME = "k"
 """Name of every canonical kernel."""
 _WORD = re.compile(r"[^\W\d]\w*")
+_WORDS = frozenset(("op", "combine", "join", "dtype"))
+"""Fields of a kernel's parts that are words of the language."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class CanonicalKernel:
-    """Kernel with canonical names; kernels with the same text share one object."""
+    """Kernel with canonical names; those of the same text are equal."""
 
-    kernel: Kernel
+    kernel: Kernel = field(compare=False)
     text: str
 
 
 def canonical_kernel(kernel: Kernel) -> tuple[CanonicalKernel, Mapping[str, str]]:
-    """Return the kernel with names a0, a1, .. in order of appearance, and their originals.
-
-    A kernel one of whose names is also a word of the kernel language keeps all its names.
-    """
-    plain = replace(kernel, name=CANONICAL_NAME, comments=())
-    kernel_names = set(names_of(kernel))
-    new: dict[str, str] = {}
-
-    def renamed(match: re.Match[str]) -> str:
-        word = match.group()
-        return new.setdefault(word, f"a{len(new)}") if word in kernel_names else word
-
-    source = text(plain)
-    head, _, rest = source.partition("(")
-    result = _parse_canonical(f"{head}({_WORD.sub(renamed, rest)}")
-    if result is None or len(result.kernel.axes) != len(kernel.axes):
-        return CanonicalKernel(plain, source), {name: name for name in kernel_names}
-    return result, {short: name for name, short in new.items()}
+    """Return the kernel with names a0, a1, .. in order of appearance, and their originals."""
+    names = dict.fromkeys(names_of(kernel))
+    words = _WORD.findall(text(kernel).partition("(")[2])
+    order = dict.fromkeys((*(word for word in words if word in names), *names))
+    new = {name: f"a{k}" for k, name in enumerate(order)}
+    renamed = replace(_renamed(kernel, new), name=CANONICAL_NAME, comments=())
+    return CanonicalKernel(renamed, text(renamed)), {short: name for name, short in new.items()}
 
 
-@lru_cache(maxsize=256)
-def _parse_canonical(source: str) -> CanonicalKernel | None:
-    try:
-        kernel = parse(source)
-    except SmeltError:
-        return None
-    return CanonicalKernel(kernel, text(kernel))
+def _renamed(part: Any, new: Mapping[str, str]) -> Any:
+    """Return a part of a kernel with other names."""
+
+    def leaf(atom: Atom) -> Index:
+        name = new[atom.name]
+        if atom.kind == "size":
+            return size(name)
+        return (axis if atom.kind == "axis" else value)(name, _renamed(atom.extent, new))
+
+    match part:
+        case str():
+            return new.get(part, part)
+        case tuple():
+            return tuple([_renamed(x, new) for x in part])
+        case Expr():
+            return map_variables(part, leaf)
+        case _ if is_dataclass(part):
+            names = [f.name for f in fields(part)]
+            parts = {n: getattr(part, n) for n in names if n != "origin"}
+            return type(part)(
+                **{n: x if n in _WORDS else _renamed(x, new) for n, x in parts.items()}
+            )
+        case _:
+            return part
 
 
 def unused_name(stem: str, taken: set[str]) -> str:

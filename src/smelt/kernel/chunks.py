@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from smelt.python.dataclass import dataclass
-from smelt.types.arithmetic import choose, larger, smaller
 from smelt.types.expr import Index, evaluate
+from smelt.types.formula import choose, larger, smaller
 
 WHOLE, FIRST_ROW = -1, -2
 """In place of the axis of a `ChunkSlice`: the whole value in every chunk; the number of the first

@@ -33,10 +33,9 @@ from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types import expr
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, number_text
 from smelt.types.expr import Index
 from smelt.types.tensor import shape_text
-from smelt.types.text import number_text
 
 WIDTH: Final = 100
 """Longest line of printed text, in columns."""

@@ -10,9 +10,8 @@ from smelt.kernel.text_print import fact_text
 from smelt.loop import ir
 from smelt.ops.scalar import SCALARS
 from smelt.types import expr
-from smelt.types.dtype import bool_, f32
+from smelt.types.dtype import bool_, f32, number_text
 from smelt.types.expr import Index
-from smelt.types.text import number_text
 
 _ATOM: Final = LEVELS["atom"]
 _PREFIX: Final = {name: symbol for symbol, name in UNARY.items()}

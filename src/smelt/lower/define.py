@@ -19,7 +19,7 @@ from typing import TypeVar
 from smelt.errors import VerifyError
 from smelt.fusion.plan import Cluster
 from smelt.fusion.range_outputs import RangeOutput, cluster_parts
-from smelt.fusion.space import axis_classes, inner_classes, reads, reshape_index
+from smelt.fusion.trace import axis_classes, inner_classes, reads, reshape_index
 from smelt.graph.ir import Node
 from smelt.kernel import ir
 from smelt.kernel.bounds import proves_inside
@@ -438,7 +438,7 @@ def _longest_chain(cluster: Cluster) -> int:
 
 def _define(cluster: Cluster, rounding: str) -> Definition:
     pull = Pullback(cluster, rounding)
-    parts = cluster_parts(cluster)
+    parts = cluster_parts(cluster) if any(n.op.is_view for n in cluster.outputs) else {}
     for number, node in enumerate(cluster.outputs):
         name = "y" if len(cluster.outputs) == 1 else f"y{number}"
         shape = cluster.shape(number)

@@ -10,10 +10,9 @@ import numpy as np
 from smelt.errors import ShapeError
 from smelt.ops.spec import Array, Definer, Operand, Sizes, TensorOp, V, dims_at
 from smelt.python.dataclass import dataclass
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, number_text
 from smelt.types.expr import Index, evaluate
 from smelt.types.tensor import Shape, TensorType, check_bytes, shape_text
-from smelt.types.text import number_text
 
 
 @dataclass(frozen=True)

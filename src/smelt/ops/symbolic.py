@@ -16,23 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.util import find_spec
 from itertools import product as every
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from smelt.ops.scalar import SCALARS
-
-SYSTEM = "sympy"
-"""The package of the computer algebra system."""
-
-
-@cache
-def has_system() -> bool:
-    """Whether the computer algebra system is installed."""
-    return find_spec(SYSTEM) is not None
-
 
 Meaning = Callable[..., Any]
 

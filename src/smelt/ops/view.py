@@ -14,9 +14,9 @@ import numpy as np
 from smelt.errors import ShapeError
 from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V, dims_at
 from smelt.python.dataclass import dataclass
+from smelt.types.dtype import number_text
 from smelt.types.expr import Index, add, axis, floordiv, mod, mul, product, size, sub
 from smelt.types.tensor import Shape, TensorType, shape_text
-from smelt.types.text import number_text
 
 __all__ = [
     "Concat",

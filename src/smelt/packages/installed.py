@@ -1,4 +1,4 @@
-"""Know which LLVM and Triton are installed, without importing them.
+"""Know which LLVM, Triton and algebra system are installed, without importing them.
 
 >>> bool(llvm_version())
 True
@@ -35,6 +35,16 @@ def import_compiler(name: str) -> Any:
         if (error.name or "").partition(".")[0] != "llvmlite":
             raise
         raise MissingCompilerError(package="llvmlite") from error
+
+
+ALGEBRA_SYSTEM: Final = "sympy"
+"""The package of the computer algebra system."""
+
+
+@cache
+def has_algebra_system() -> bool:
+    """Return whether the computer algebra system is installed."""
+    return importlib.util.find_spec(ALGEBRA_SYSTEM) is not None
 
 
 MIN_VERSION: Final = "3.4"

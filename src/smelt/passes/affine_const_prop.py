@@ -34,7 +34,6 @@ from smelt.ops.index import Gather
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import Element, Indices, Limits, ScalarOp, Update
 from smelt.ops.view import Concat, Expand
-from smelt.passes.compose import splat
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import (
@@ -112,7 +111,7 @@ def _fold_select(node: Node, values: Mapping[Node, Value]) -> Node:
 
 def _as_constant(node: Node, value: Value) -> Node:
     """Replace a node by a broadcast number if its value is uniform."""
-    if splat(node) or node.op.is_source or not _is_uniform(value):
+    if build.splat(node) or node.op.is_source or not _is_uniform(value):
         return node
     dtype, origin = node.type.dtype, node.origin
     if isinstance(value, Expr):

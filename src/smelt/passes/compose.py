@@ -21,13 +21,6 @@ from smelt.types.expr import Index, add, mul, product, sub
 from smelt.types.tensor import Shape
 
 
-def splat(node: Node) -> Node | None:
-    """Return the constant that every element of `node` equals, or None if unknown."""
-    if isinstance(node.op, Expand):
-        node = node.inputs[0]
-    return node if isinstance(node.op, Constant) else None
-
-
 def at_least(a: Index, b: Index) -> bool:
     """Whether a >= b by a constant, hence for every value of the sizes."""
     d = sub(a, b)
@@ -392,12 +385,12 @@ def simplify_view(node: Node) -> Node:
 def _view_of_splat(node: Node) -> Node | None:
     """Return a view of one repeated number as that number broadcast, or None."""
     op = node.op
-    constants = {c.op if c else None for c in map(splat, node.inputs)}
+    constants = {c.op if c else None for c in map(build.splat, node.inputs)}
     if isinstance(op, Pad):
         constants.add(Constant(op.value, node.type.dtype))
     if len(constants) != 1 or (isinstance(op, Expand) and not node.inputs[0].inputs):
         return None
-    number = splat(node.inputs[0])
+    number = build.splat(node.inputs[0])
     return number and _view(node, Expand(node.type.shape), number)
 
 

@@ -11,7 +11,7 @@ from smelt.graph.walk import rebuild
 from smelt.ops.elementwise import Map
 from smelt.ops.spec import TensorOp
 from smelt.passes.canonicalize import zero_sign_depends_on_order
-from smelt.types.text import number_text
+from smelt.types.dtype import number_text
 
 
 def cse(graph: Graph) -> Graph:

@@ -21,7 +21,7 @@ from smelt.graph.walk import rebuild
 from smelt.ops.create import Iota
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Expand, Slice
-from smelt.passes.compose import simplify_view, splat
+from smelt.passes.compose import simplify_view
 from smelt.types.tensor import Shape
 
 Box: TypeAlias = tuple[tuple[int, int, int], ...]
@@ -122,7 +122,7 @@ def _evaluate_uncached(x: Node, box: Box, cache: Known) -> Array | None:
         positions = (start + step * np.arange(size)).astype(op.dtype.numpy)
         return positions.reshape([size if a == op.axis else 1 for a in range(len(box))])
     if not isinstance(op, (Map, Cast)):
-        number = splat(x)
+        number = build.splat(x)
         return None if number is None else number.op.reference({})
     operands: list[Array] = []
     for z in x.inputs:

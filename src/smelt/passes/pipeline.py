@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 
 from smelt import knobs
 from smelt.errors import UnknownNameError, VerifyError, nearest
-from smelt.graph.ir import Graph
+from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
 from smelt.graph.text import text
 from smelt.graph.verify import verify, verify_same_signature
@@ -38,7 +38,6 @@ from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Shear, S
 from smelt.passes.affine_const_prop import propagate_affine
 from smelt.passes.canonicalize import canonicalize
 from smelt.passes.choose_image_layout import choose_image_layout
-from smelt.passes.constant_folding import fold_constants
 from smelt.passes.conv_transpose import fuse_col2im
 from smelt.passes.cse import cse
 from smelt.passes.dce import dce
@@ -54,7 +53,7 @@ from smelt.passes.precision import drop_half_rounding, round_factors
 from smelt.passes.propagate_layouts import propagate_layouts
 from smelt.passes.reduce_of_concat import split_concat_reductions
 from smelt.passes.reorder_reduction import reorder_reductions
-from smelt.passes.simplify import simplify, simplify_fast
+from smelt.passes.simplify import fold_constants, simplify, simplify_fast
 from smelt.passes.sink_slices import sink_slices
 from smelt.passes.split_gated_matmul import split_gated_matmul
 from smelt.passes.stencils import mark_packed_stencils
@@ -78,6 +77,8 @@ class Facts(NamedTuple):
     """Whether there are facts about sizes, or values without elements."""
     sum_axes: int
     """Maximum number of reduction axes of a contraction."""
+    has_counted_sums: bool
+    """Whether all reduction axes of some contraction have a constant extent."""
 
     @classmethod
     def of(cls, graph: Graph) -> Facts:
@@ -93,6 +94,7 @@ class Facts(NamedTuple):
                 (len(op.reduction_axes()) for op in operators if isinstance(op, Contract)),
                 default=0,
             ),
+            any(map(_is_counted, nodes)),
         )
 
     def has(self, kind: type[TensorOp] | UnionType) -> bool:
@@ -126,6 +128,14 @@ class Pass:
         """Return the first line of the function's docstring, or an empty string."""
         first_line = (self.function.__doc__ or "").strip().split("\n")[0]
         return first_line if first_line and not first_line.startswith(">>>") else ""
+
+
+def _is_counted(node: Node) -> bool:
+    """Return whether the number of terms of a contraction is a constant."""
+    if not isinstance(node.op, Contract):
+        return False
+    extents = node.op.axis_extents(*(x.type for x in node.inputs))
+    return all(isinstance(extents[a], int) for a in node.op.reduction_axes())
 
 
 def _has_index_types(facts: Facts) -> bool:
@@ -165,7 +175,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("split-gated-matmul", split_gated_matmul, _has(Contract, Slice), last=True),
     Pass("propagate-layouts", propagate_layouts, _has_orders, last=True),
     Pass("choose-image-layout", choose_image_layout, _has(Contract, Window), last=True),
-    Pass("stencils", mark_packed_stencils, _has(Contract), last=True),
+    Pass("stencils", mark_packed_stencils, lambda facts: facts.has_counted_sums, last=True),
     Pass("round-factors", round_factors, lambda facts: bf16 in facts.dtypes, last=True),
     Pass("sink-operand-views", sink_operand_views, _has(Loop), last=True),
     Pass("sink-slices", sink_slices, _has(Contract, Slice), last=True),

@@ -19,8 +19,21 @@ import numpy as np
 
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import ScalarOp
-from smelt.rewrite.engine import BITS, FLOATS, INTEGERS, NUMBERS, Numbers, Rule, RuleSet, rule
-from smelt.rewrite.term import Call, Num, Number, Term, Var
+from smelt.rewrite.engine import (
+    BITS,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    Call,
+    Num,
+    Number,
+    Numbers,
+    Rule,
+    RuleSet,
+    Term,
+    Var,
+    rule,
+)
 from smelt.types.dtype import DType, bool_, f32, i32
 
 # ---- conditions on constants ---------------------------------------------------------------------

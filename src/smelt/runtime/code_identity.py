@@ -28,8 +28,7 @@ CODEGEN_ROOTS: Final = ("codegen", "kernel")
 
 _PACKAGE: Final = str(Path(__file__).parents[1])
 _IMPORT: Final = re.compile(
-    rb"^(?:from[ \t]+([\w.]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]*))",
-    re.MULTILINE,
+    rb"\n(?:from[ \t]+(smelt[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*)|import[ \t]+([^\n#]*))"
 )
 _NAME: Final = re.compile(rb"[\w.]+")
 
@@ -95,29 +94,27 @@ def codegen_modules(texts: Mapping[str, bytes]) -> list[str]:
     """
     pending = [name for name in texts if name.split("/")[1] in CODEGEN_ROOTS]
     reached = set(pending)
+    seen = {""}
     while pending:
-        for module in _imports(texts[pending.pop()]):
-            path = module.replace(".", "/")
-            for name in (f"{path}.py", f"{path}/__init__.py"):
-                if name in texts and name not in reached:
-                    reached.add(name)
-                    pending.append(name)
+        for path in _imports(texts[pending.pop()]):
+            while path not in seen:
+                seen.add(path)
+                for name in (f"{path}.py", f"{path}/__init__.py"):
+                    if name in texts and name not in reached:
+                        reached.add(name)
+                        pending.append(name)
+                path = path.rpartition("/")[0]
     return sorted(reached)
 
 
-def _imports(text: bytes) -> Iterator[str]:
-    """Yield what may be a module that a source imports, as ".folder.module", packages included."""
-    for match in _IMPORT.finditer(text):
-        origin, names, plain = match.groups()
-        if origin is None:
-            modules = _NAME.findall(plain)
-        else:
-            modules = [origin, *(origin + b"." + name for name in _NAME.findall(names))]
-        for module in modules:
-            first, *parts = module.decode().split(".")
-            if first == "smelt":
-                for depth in range(1, len(parts) + 1):
-                    yield "." + ".".join(parts[:depth])
+def _imports(text: bytes) -> set[str]:
+    """Return what may be modules that a source imports, as "/folder/module"."""
+    modules = set[bytes]()
+    for origin, names, plain in _IMPORT.findall(b"\n" + text):
+        listed = _NAME.findall(names or plain)
+        modules.update([origin + b"." + name for name in listed] if origin else listed)
+    paths = {module.decode().replace(".", "/") for module in modules}
+    return {path.removeprefix("smelt") for path in paths if path.startswith("smelt/")}
 
 
 def _read(path: str) -> bytes:

@@ -18,13 +18,16 @@ from smelt.graph.ir import Graph
 from smelt.graph.walk import all_size_names
 from smelt.machine.target import Target
 from smelt.runtime.host import unsupported_reason
-from smelt.runtime.launch_table import LaunchTableBuilder, Operand, Prepared, Segment
 from smelt.runtime.memory import Block, Spans, address_of, allocate
 from smelt.runtime.plan_tables import (
     CallStep,
     KernelStep,
+    LaunchTableBuilder,
     NativeFunction,
+    Operand,
     PlanExecutable,
+    Prepared,
+    Segment,
     Sizes,
     Step,
     Value,

@@ -34,8 +34,7 @@ from smelt.packages.installed import llvm_version
 from smelt.python.dataclass import dataclass
 from smelt.python.imports import fork_safe_import
 from smelt.runtime import figures
-from smelt.runtime.cache import Cache
-from smelt.runtime.cache_files import Folder, Refused
+from smelt.runtime.cache import Cache, Folder, Refused
 from smelt.runtime.figures import Samples
 from smelt.runtime.quota import cpu_budget
 from smelt.types.json_data import from_data, to_data

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from smelt.runtime.executable import Executable
-from smelt.runtime.launch_table import Operand, Prepared
 from smelt.runtime.loop import Loop, LoopShape
 from smelt.runtime.memory import address_of, allocate
-from smelt.runtime.plan_tables import Addresses, Sizes
+from smelt.runtime.plan_tables import Addresses, Operand, Prepared, Sizes
 from smelt.runtime.sliced_plan import Slices
 from smelt.runtime.threads import pool
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import SmeltError
-from smelt.runtime.launch_table import Operand, Prepared, Segment
+from smelt.runtime.plan_tables import Operand, Prepared, Segment
 from smelt.runtime.threads import pool
 
 Array = np.ndarray[Any, Any]

@@ -1,6 +1,6 @@
 """Figures of a library's products against ours, stored with the machine's other figures.
 
-`smelt.tune.library_speed` measures them, for `smelt doctor --probe` or in the background of
+`smelt.tune.race` measures them, for `smelt doctor --probe` or in the background of
 programs with such products; without them every product is ours. They are stored in a file of their
 own next to the machine's, by library, number of threads, shape class and type, as the nanoseconds
 of both. What is measured in the background counts once two tries agree (`settled`).
@@ -21,8 +21,7 @@ from typing import Any, TypeAlias
 from smelt import knobs
 from smelt.machine.target import Target
 from smelt.ops.library_product import CLEAR_GAIN, Library, Wish, provider
-from smelt.runtime.cache import Cache
-from smelt.runtime.cache_files import Folder, Refused
+from smelt.runtime.cache import Cache, Folder, Refused
 from smelt.runtime.figures import AGREEMENT
 from smelt.runtime.host import MAX_STORED_BYTES, machine_id
 from smelt.runtime.threads import default_threads

@@ -1,7 +1,7 @@
 """Write what a program without Python has to know as words: `runtime/c/library.h` has the rows.
 
 A program file has recipes with expressions of sizes. Here each expression becomes rows of
-arithmetic (`smelt.types.arithmetic`), which native code computes in order; choices of variants and
+arithmetic (`smelt.types.formula`), which native code computes in order; choices of variants and
 predicted times are such rows too.
 """
 
@@ -14,9 +14,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from smelt.errors import LibraryError
-from smelt.kernel.artifact import CompiledKernel, Variant, Variants, size_or_number
+from smelt.kernel.artifact import (
+    CompiledKernel,
+    Variant,
+    Variants,
+    product_cycles,
+    size_or_number,
+)
 from smelt.kernel.chunks import FIRST_ROW, WHOLE
-from smelt.kernel.product_cost import product_cycles
 from smelt.knobs import SPIN_US
 from smelt.machine.processor import linux_names
 from smelt.ops.combine import SCALAR_IDENTITIES
@@ -29,10 +34,10 @@ from smelt.runtime.plan_tables import Value
 from smelt.saved import recording
 from smelt.saved.file import ProgramFile
 from smelt.saved.recording import SavedArgument
-from smelt.types.arithmetic import Number, Rows, choose, larger
 from smelt.types.dtype import DTYPES, DType, bool_, f64, i64
 from smelt.types.dtype import from_numpy as dtype_of
 from smelt.types.expr import Index, evaluate
+from smelt.types.formula import Number, Rows, choose, larger
 from smelt.types.tensor import shape_text
 
 Array = np.ndarray[Any, Any]

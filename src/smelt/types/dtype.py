@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache, lru_cache
 from typing import Any, Literal
 
@@ -251,3 +252,14 @@ def promote(a: DType, b: DType) -> DType:
     if high.kind == "complex" and low.kind == "float":
         return _COMPLEX[max(high.bits // 2, low.bits, 32)]
     return high
+
+
+def number_text(value: object) -> str:
+    """Return `repr` of a number, with the sign of NaN; `float` reads it back.
+
+    >>> number_text(-0.0), number_text(float("nan")), number_text(float("-nan"))
+    ('-0.0', 'nan', '-nan')
+    """
+    if isinstance(value, float) and math.isnan(value) and math.copysign(1.0, value) < 0:
+        return "-nan"
+    return repr(value)

@@ -13,7 +13,6 @@ n*4 + i//2
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
@@ -35,18 +34,6 @@ from smelt.types.expr import (
     terms_of,
 )
 from smelt.types.tensor import TensorType
-
-
-def number_text(value: object) -> str:
-    """Return `repr` of a number, with the sign of NaN; `float` reads it back.
-
-    >>> number_text(-0.0), number_text(float("nan")), number_text(float("-nan"))
-    ('-0.0', 'nan', '-nan')
-    """
-    if isinstance(value, float) and math.isnan(value) and math.copysign(1.0, value) < 0:
-        return "-nan"
-    return repr(value)
-
 
 # ---- limits -------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, fuse, one_cluster
 from tests.codegen.llvm.test_contractions import inner_loops, whole_numbers
 
 from smelt import lower
+from smelt.codegen.build import assembly
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.optimize import assembly
 from smelt.graph.text import parse
 from smelt.machine.target import Target
 

@@ -12,8 +12,8 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, one_c
 from tests.codegen.llvm.test_contractions import inner_loops
 
 from smelt import lower
+from smelt.codegen.build import assembly
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.products.direct_store import stored_products
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule

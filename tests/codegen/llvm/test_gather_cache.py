@@ -13,7 +13,7 @@ from tests.codegen.llvm.variants import forced
 from smelt.codegen.llvm.access.gather_cache import NOWHERE
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.schedule.build_schedules import build_schedules
 
 SCALED = """graph f(x: f32[m,{d}*g], w: {t}[n,{d}*g], s: f32[n,g], z: f32[n,g]) {{
  c = cast(w) {{dtype=f32}}

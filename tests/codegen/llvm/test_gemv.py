@@ -14,10 +14,9 @@ from tests.codegen.llvm.native import native
 from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 from tests.codegen.llvm.test_contractions import inner_loops, matrices, whole_numbers
 
-from smelt.codegen.build import asm_text, build, select_variant
+from smelt.codegen.build import asm_text, assembly, build, select_variant
 from smelt.codegen.llvm.loopir.items import Apply
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.text import parse

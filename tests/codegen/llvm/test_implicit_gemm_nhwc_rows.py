@@ -12,8 +12,8 @@ from tests.codegen.llvm.test_implicit_gemm_nhwc import AROUND, LINE, SHORTCUT, c
 
 from smelt import lower
 from smelt.codegen.build import panels
-from smelt.codegen.llvm.loopir.clone import dependencies
 from smelt.codegen.llvm.loopir.items import Load
+from smelt.codegen.llvm.loopir.rewrite import dependencies
 from smelt.codegen.llvm.products.direct_store import stored_products
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule

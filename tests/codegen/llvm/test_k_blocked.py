@@ -24,14 +24,12 @@ from tests.codegen.llvm.variants import (
 
 import smelt as sm
 from smelt import lower
-from smelt.codegen.build import build, code_variants, select_variant
+from smelt.codegen.build import assembly, build, code_variants, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.nests.product_plan import register_tile
-from smelt.codegen.llvm.optimize import assembly
-from smelt.codegen.llvm.schedule.fused_gemm_plan import k_blocked_task
+from smelt.codegen.llvm.schedule.fused_gemm import k_blocked_task
 from smelt.graph.text import parse
-from smelt.kernel.artifact import competing_candidates
-from smelt.kernel.product_cost import cost_parts
+from smelt.kernel.artifact import competing_candidates, cost_parts
 from smelt.machine.blocks import (
     ISSUE_BOUND,
     K_BLOCKED,

@@ -18,9 +18,8 @@ from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, one_cluster
 
 from smelt import lower
-from smelt.codegen.build import CompiledKernel, asm_text, build, llvm_text
+from smelt.codegen.build import CompiledKernel, asm_text, assembly, build, llvm_text
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.graph.text import parse

@@ -22,7 +22,7 @@ from smelt import lower, passes
 from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.lower_to_loop import LoweredPhase, lower_phase, refusal
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.schedule.build_schedules import build_schedules
 from smelt.compiler import driver
 from smelt.errors import UnsupportedError, VerifyError
 from smelt.graph.interp import solve_sizes

@@ -20,9 +20,8 @@ from tests.codegen.llvm.variants import (
 
 import smelt as sm
 from smelt import lower
-from smelt.codegen.build import select_variant
+from smelt.codegen.build import assembly, select_variant
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.products.fused_gemm_packing import PACK_DEPTH
 from smelt.codegen.llvm.products.prefetch import INTERVAL
 from smelt.graph.text import parse

@@ -14,10 +14,9 @@ from tests.codegen.llvm.single_kernel import fuse, runnable
 from tests.codegen.llvm.test_contractions import inner_loops
 from tests.codegen.llvm.variants import forced
 
-from smelt.codegen.build import build, code_variants, panels, select_variant
+from smelt.codegen.build import assembly, build, code_variants, panels, select_variant
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.nests.product_plan import register_tile
-from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.products.fused_gemm_packing import UNROLL
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule

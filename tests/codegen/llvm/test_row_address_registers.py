@@ -10,9 +10,8 @@ import pytest
 from tests.codegen.llvm.native import native_kernel
 from tests.codegen.llvm.test_contractions import inner_loops, whole_numbers
 
-from smelt.codegen.build import Variant
+from smelt.codegen.build import Variant, assembly
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.optimize import assembly
 from smelt.kernel.text import parse
 from smelt.machine.target import Target
 

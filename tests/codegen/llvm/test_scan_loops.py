@@ -12,7 +12,7 @@ from tests.codegen.llvm.test_nest_loops import compiled
 
 from smelt.codegen.llvm import vector_loops
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.schedule.build_schedules import build_schedules
 from smelt.codegen.llvm.vector_loops import why_not_nest
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.ir import Kernel

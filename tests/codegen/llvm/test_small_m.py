@@ -19,9 +19,8 @@ from tests.codegen.llvm.variants import (
 )
 
 from smelt import lower
-from smelt.codegen.build import select_variant
+from smelt.codegen.build import assembly, select_variant
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.optimize import assembly
 from smelt.graph.text import parse
 from smelt.kernel.artifact import competing_candidates
 from smelt.machine.blocks import GEMV, LONG_SUM, RUN, SMALL_M, TSMM, UNPACKED

@@ -15,12 +15,10 @@ from tests.codegen.llvm.variants import forced
 
 import smelt as sm
 from smelt import lower
-from smelt.codegen.build import select_variant
+from smelt.codegen.build import assembly, select_variant
 from smelt.codegen.llvm.module import emit
-from smelt.codegen.llvm.optimize import assembly
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.fused_gemm import fused_gemm_plans
-from smelt.codegen.llvm.schedule.fused_gemm_plan import small_m_columns
+from smelt.codegen.llvm.schedule.fused_gemm import fused_gemm_plans, small_m_columns
 from smelt.codegen.llvm.scratch.transpose import butterfly
 from smelt.graph.text import parse
 from smelt.kernel.artifact import competing_candidates

@@ -12,7 +12,7 @@ from tests.codegen.llvm.variants import TYPES, is_right_in_every_layout
 
 from smelt.codegen.build import Variant, select_variant
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.schedule.build_schedules import build_schedules
 from smelt.kernel.artifact import competing_candidates
 from smelt.machine.blocks import TSMM
 

@@ -17,7 +17,7 @@ from smelt.codegen.llvm.nest_loops import run_as_loops
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.schedule.build_schedules import build_schedules
 from smelt.codegen.llvm.vector_loops import why_not_nest
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.ir import Kernel

@@ -11,7 +11,7 @@ import pytest
 
 import smelt as sm
 from smelt import fusion, knobs
-from smelt.codegen import cpu_backend
+from smelt.codegen import build as cpu_backend
 from smelt.compiler import driver, warm
 from smelt.errors import FallbackWarning, FusionError, InternalError
 from smelt.graph.text import parse

@@ -13,7 +13,7 @@ from tests.frontends.torch.models import compiled, seeded, tokens  # noqa: E402
 
 import smelt.torch  # noqa: E402
 from smelt import fusion, knobs, lower, passes  # noqa: E402
-from smelt.codegen import cpu_backend  # noqa: E402
+from smelt.codegen import build as cpu_backend  # noqa: E402
 from smelt.compiler import driver  # noqa: E402
 from smelt.errors import FallbackWarning, InternalError  # noqa: E402
 from smelt.frontends.torch import backend, plans, segment  # noqa: E402

@@ -33,17 +33,18 @@ from smelt.codegen.llvm.lower_to_loop import lower_phase, refusal
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_program
 from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
+from smelt.codegen.llvm.schedule.build_schedules import build_schedules
 from smelt.kernel.artifact import (
     Candidate,
     SizeLimits,
     Variant,
     Variants,
     competing_candidates,
+    cost_parts,
+    product_cycles,
     select_candidate,
 )
 from smelt.kernel.ir import Kernel
-from smelt.kernel.product_cost import cost_parts, product_cycles
 from smelt.kernel.size_constants import with_sizes
 from smelt.loop.text_print import body_lines, head_text
 from smelt.machine.target import Target

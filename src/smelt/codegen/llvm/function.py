@@ -27,8 +27,7 @@ from smelt.codegen.llvm.nest import NestEmitter
 from smelt.codegen.llvm.nests.environment import Frame
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.nests.storage import Storage
-from smelt.codegen.llvm.scratch.workspace import lay_out
-from smelt.codegen.llvm.scratch.zero_pad import zero_operands
+from smelt.codegen.llvm.scratch.workspace import lay_out, zero_operands
 from smelt.codegen.llvm.streams import run_segments
 from smelt.codegen.llvm.vector_loops import why_not_nest
 from smelt.machine.target import Target
@@ -170,7 +169,11 @@ def _task_loop(
     pipeline = StorePipeline(b, entry, stride, start) if pipelines_store else None
     nests = _nests(frame, storage, numbers)
     if pipeline is None:
-        run_segments(nests)
+        if frame.s.phase.regions():
+            run_segments(nests)
+        else:
+            for nest in frame.s.nests:
+                nests.run(nest)
         following = advance_task(b, numbers, counts)
         after = b.add(task, number(1))
     else:

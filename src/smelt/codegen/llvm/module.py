@@ -14,14 +14,15 @@ from smelt.codegen.llvm.function import (
     emit_function,
     task_count,
 )
-from smelt.codegen.llvm.loopir.clone import cost_of
 from smelt.codegen.llvm.loopir.items import Dot, IndexValue, Load
 from smelt.codegen.llvm.loopir.lower import stride_name
+from smelt.codegen.llvm.loopir.rewrite import cost_of
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
+from smelt.codegen.llvm.schedule.build_schedules import build_schedules, split_disjoint
 from smelt.codegen.llvm.schedule.contract import (
     as_small,
     few_row_variants,
@@ -34,8 +35,6 @@ from smelt.codegen.llvm.schedule.product_cost import (
     few_column_variants,
     fused_variants,
 )
-from smelt.codegen.llvm.schedule.split_independent_outputs import split_disjoint
-from smelt.codegen.llvm.schedule.tall_skinny_nests import build_schedules
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
 from smelt.machine.blocks import UNPACKED

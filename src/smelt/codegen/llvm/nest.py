@@ -41,7 +41,7 @@ from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loops.batched_reduce import batchable_rows, run_batched
-from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, tail_mask, vectors_of
+from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, run_tail, tail_mask, vectors_of
 from smelt.codegen.llvm.loops.partition_padding import run_padded_row
 from smelt.codegen.llvm.loops.poll import nest_loop
 from smelt.codegen.llvm.loops.split_store_ranges import (
@@ -50,7 +50,6 @@ from smelt.codegen.llvm.loops.split_store_ranges import (
     single_range_items,
     store_in_range,
 )
-from smelt.codegen.llvm.loops.vector_tail import run_tail
 from smelt.codegen.llvm.loops.versioning import (
     is_select,
     live_items,
@@ -92,7 +91,8 @@ class NestEmitter(Environment):
 
     def __init__(self, frame: Frame, ranges: AxisRanges, top: Scope, storage: Storage) -> None:
         super().__init__(frame, ranges, top, storage)
-        self.row_groups = [allocate_ranges(self, groups) for groups in find_row_groups(self.s)]
+        row_groups = find_row_groups(self.s) if self.s.phase.regions() else []
+        self.row_groups = [allocate_ranges(self, groups) for groups in row_groups]
         self.reductions = self._reductions = ReductionEmitter(self)
         self.direct = find_direct_stores(self)
 
@@ -110,19 +110,24 @@ class NestEmitter(Environment):
             )
             run_unless_stored(self, nest, emit_range)
             return
-        update = find_in_place_update(nest, self.s)
+        run = partial(self._run_versions, nest, scope)
+        if self.row_groups:
+            run = partial(for_each_row_group, self, nest, run)
+        update = None if self.s.products else find_in_place_update(nest, self.s)
         if update is None:
-            run = partial(self._run_versions, nest, scope)
-            run_unless_stored(self, nest, lambda: for_each_row_group(self, nest, run))
-            return
-        versions = partial(self._run_versions, nest, scope)
-        run_in_place(self, update, lambda: for_each_row_group(self, nest, versions))
+            run_unless_stored(self, nest, run)
+        else:
+            run_in_place(self, update, run)
 
     def _run_versions(self, nest: Nest, scope: Scope | None) -> None:
         """Emit a nest in versions by a uniform condition, if it has one."""
-        question = None if nest.transposed or nest.has_states else version_condition(nest)
-        if question is None:
+        is_plain = not any(isinstance(i, ssa.UniformSelect) for i in nest.items)
+        is_plain = is_plain or nest.transposed or nest.has_states
+        question = None if is_plain else version_condition(nest)
+        if question is None and nest.strips:
             for_each_strip(self, nest, lambda: self._run_nest(nest, scope))
+        elif question is None:
+            self._run_nest(nest, scope)
         elif not run_as_loops(self, nest, scope or self.top):
             inside = Scope(scope or self.top)
             run_versions(self, question, inside, lambda: self._run_nest(nest, inside))
@@ -167,7 +172,10 @@ class NestEmitter(Environment):
             return
         self._reductions.open(depth)
         if name == self.nest.vector:
-            run_bounds_versions(self, scope, lambda: self._run_vectors(scope, depth))
+            if any(a.limits for a in self.accesses):
+                run_bounds_versions(self, scope, lambda: self._run_vectors(scope, depth))
+            else:
+                self._run_vectors(scope, depth)
         else:
 
             def inside(position: Value) -> None:
@@ -177,7 +185,7 @@ class NestEmitter(Environment):
 
             if emit_short_rows(self, scope, depth):
                 pass
-            elif rows := batchable_rows(self, depth):
+            elif self.nest.reductions and (rows := batchable_rows(self, depth)):
                 run_batched(self, name, rows, inside)
             elif depth == 0:
                 nest_loop(self, name, self.ranges[name], 1, inside)
@@ -333,7 +341,7 @@ class NestEmitter(Environment):
         vector = self.is_vector(item, scope)
         if item in self.nest.transposed:
             return load_transposed_row(self, item, scope)
-        inside = inside_limits(self, access, scope, vector)
+        inside = inside_limits(self, access, scope, vector) if access.limits else None
         if not vector or scope.lanes is None:
             # A uniform condition of a block is evaluated before its nest is open.
             at = scope.offset(access) or self.index(access.offset, scope)
@@ -351,7 +359,8 @@ class NestEmitter(Environment):
 
     def _store(self, s: StoreItem, scope: Scope) -> None:
         vector = scope.lanes is not None
-        if not store_in_range(self, s, scope):
+        may_be_range = s.where is not None or self.range_targets
+        if not (may_be_range and store_in_range(self, s, scope)):
             value = self.get(s.value, scope, vector)
             where = None if s.where is None else self.get(s.where, scope, vector)
             self.put(s, value, where, scope)
@@ -378,7 +387,8 @@ class NestEmitter(Environment):
 
     def body(self, scope: Scope) -> None:
         """Emit the innermost body: values, saves, reductions, stores, and updates of states."""
-        inside = single_range_items(self, scope)
+        has_conditions = any(s.where is not None for s in self.nest.stores)
+        inside = single_range_items(self, scope) if has_conditions else ()
         for item in self.items:
             if item not in inside:
                 self.get(item, scope, False)

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.clone import prune
-from smelt.codegen.llvm.loopir.collapse_axes import collapse, collapse_spatial
+from smelt.codegen.llvm.loopir.collapse_axes import collapse, collapse_spatial, split_axes
 from smelt.codegen.llvm.loopir.compute_at import compute_at_windows
-from smelt.codegen.llvm.loopir.items import Buffer, Phase, Program
+from smelt.codegen.llvm.loopir.items import Buffer, Dot, Phase, Program, Reduce
 from smelt.codegen.llvm.loopir.lower import PhaseBuilder
+from smelt.codegen.llvm.loopir.rewrite import prune
 from smelt.codegen.llvm.loopir.row_blocking import block_rows
 from smelt.codegen.llvm.loopir.rowwise_split import split_rowwise
-from smelt.codegen.llvm.loopir.split_axis import split_axes
 from smelt.codegen.llvm.loopir.split_grouped_reduction import split_grouped_kernel
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_small_windows
 from smelt.errors import UnsupportedError
@@ -49,18 +48,26 @@ def program(kernel: k.Kernel) -> Program:
         if s is None
     )
     out = _Pieces(buffers)
-    for piece in split_grouped_kernel(kernel):
+    kinds = {type(v) for v in visit_body(kernel)}
+    is_grouped = k.Reduce in kinds and k.Dot not in kinds
+    for piece in split_grouped_kernel(kernel) if is_grouped else [kernel]:
         out.add_intermediates(piece)
         _add_phases(piece, out)
-    phases = tuple(
-        prune(
-            block_rows(
-                unroll_small_windows(collapse_spatial(compute_at_windows(collapse(split_axes(p)))))
-            )
-        )
-        for p in out.phases
-    )
+    phases = tuple(map(_rewritten, out.phases))
     return Program(kernel.name, (*buffers, *out.partials), strides, phases, tuple(out.partials))
+
+
+def _rewritten(phase: Phase) -> Phase:
+    """Run the rewrites that the kinds of a phase's items allow to change it."""
+    kinds = {type(i) for i in phase.items}
+    phase = collapse(split_axes(phase))
+    if {Dot, Reduce} <= kinds:
+        phase = compute_at_windows(phase)
+    if Dot in kinds:
+        phase = collapse_spatial(phase)
+    if Reduce in kinds:
+        phase = unroll_small_windows(phase)
+    return prune(block_rows(phase) if phase.regions() else phase)
 
 
 def _without_plain_streams(body: Iterable[k.Statement]) -> Iterator[k.Statement]:
@@ -107,7 +114,7 @@ class _Pieces:
 def _add_phases(kernel: k.Kernel, out: _Pieces) -> None:
     """Add the phases of a kernel that needs no further splitting."""
     lanes = _split_lanes_axis(kernel)
-    kernel = split_rowwise(kernel, lanes)
+    kernel = split_rowwise(kernel, lanes) if splits(kernel) else kernel
     axes = {a.name: a.extent for a in kernel.axes}
     grid = tuple(b.axis for b in kernel.grid if isinstance(b, k.Block))
     if splits(kernel):

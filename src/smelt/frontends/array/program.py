@@ -26,7 +26,7 @@ from smelt.graph.loop import Loop
 from smelt.ops.create import Constant, Input, Iota
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Pad, Reshape, Shear, Slice
-from smelt.types.text import number_text
+from smelt.types.dtype import number_text
 
 Numbers = tuple[int, ...]
 

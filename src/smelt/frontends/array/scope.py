@@ -29,10 +29,9 @@ from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather
 from smelt.ops.spec import TensorOp
 from smelt.python.origin import Origin, here
-from smelt.types.dtype import f64, i64
+from smelt.types.dtype import f64, i64, number_text
 from smelt.types.expr import Expr, Index, mul, size
 from smelt.types.tensor import Shape, TensorType
-from smelt.types.text import number_text
 
 _SERIALS = count()
 SHORT_TABLE_BYTES = 1 << 7

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 
 from smelt.frontends.array.memory import memory_order
 from smelt.ops.create import Constant
-from smelt.types.text import number_text
+from smelt.types.dtype import number_text
 
 _LIMIT = 1 << 15
 """Maximum structures that are found again."""

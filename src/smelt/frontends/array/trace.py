@@ -36,12 +36,14 @@ from smelt.frontends.array.value import STATE, Value, follow, intern, size_carri
 from smelt.graph import build
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
+from smelt.graph.loop import Loop
 from smelt.graph.source_names import is_source_name, unique_name
 from smelt.graph.text import RESERVED
 from smelt.graph.walk import all_size_names, input_size_names, map_indices, map_type
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern
+from smelt.ops.index import Gather, Scatter
 from smelt.python.dataclass import dataclass
 from smelt.python.origin import Origin
 from smelt.runtime.compile_scope import with_frame_room
@@ -520,6 +522,8 @@ def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> BoundsChecks:
 
     Positions in constant captured arrays were checked when they were recorded.
     """
+    if Graph("", (), outputs).kinds().isdisjoint((Gather, Loop, Scatter)):
+        return BoundsChecks()
     checks = collect_bounds_checks(
         outputs,
         trusted=lambda _, plain: isinstance(plain.op, Input) and plain.op.constant,

@@ -13,7 +13,8 @@ from typing import Any
 
 from smelt.fusion.cascade.formula import Formula, is_plain_constant
 from smelt.fusion.cascade.term import Term
-from smelt.ops.symbolic import MEANINGS, SYSTEM, has_system
+from smelt.ops.symbolic import MEANINGS
+from smelt.packages.installed import ALGEBRA_SYSTEM, has_algebra_system
 from smelt.python.dataclass import dataclass
 from smelt.python.imports import fork_safe_import
 
@@ -93,7 +94,7 @@ def is_proved(claim: Claim) -> bool:
     if result is None:
         result = PROOF_CACHE.get(text)
         if result is None:
-            if not has_system():
+            if not has_algebra_system():
                 unproved.add(text)
                 return False
             result = prove(claim)
@@ -107,7 +108,7 @@ def is_proved(claim: Claim) -> bool:
 
 def prove(claim: Claim) -> bool:
     """Return whether SymPy proves a claim for all numbers of the signs of its parts."""
-    s: Any = fork_safe_import(SYSTEM)
+    s: Any = fork_safe_import(ALGEBRA_SYSTEM)
     writer = _Writer(s, claim.formula)
     try:
         return _PROVERS[claim.kind](s, writer, claim)

@@ -31,9 +31,8 @@ from smelt.kernel.ir import IndexValue
 from smelt.ops.cast import cast_reference
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
-from smelt.types.dtype import DType, bool_, i8, i64
+from smelt.types.dtype import DType, bool_, i8, i64, number_text
 from smelt.types.expr import Index, add, axes_of, axis, mul
-from smelt.types.text import number_text
 
 Number: TypeAlias = float | int | bool
 Kind: TypeAlias = Literal[

@@ -19,9 +19,8 @@ from smelt.codegen.llvm.access.memory import (
 )
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import lane_numbers
+from smelt.codegen.llvm.instructions.registers import LINE, lane_numbers, table
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
-from smelt.codegen.llvm.instructions.tables import LINE, table
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.loopir.periodic_index import PeriodicIndex, find_period
 from smelt.codegen.llvm.nests.environment import Environment

@@ -15,9 +15,8 @@ from smelt.codegen.llvm.access.prefetch import PREFETCH_BYTES, prefetch_ahead, p
 from smelt.codegen.llvm.access.proven_bounds import LaneBounds, inside_limits
 from smelt.codegen.llvm.instructions.indexing import iota, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import lane_numbers
+from smelt.codegen.llvm.instructions.registers import lane_numbers, pick_from
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.instructions.tables import pick_from
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
 from smelt.codegen.llvm.nests.environment import Environment

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions import exponents, quotients, tables
+from smelt.codegen.llvm.instructions import exponents, quotients, registers
 from smelt.codegen.llvm.instructions.division import (
     MIN_VECTOR_BITS,
     RANGES,
@@ -302,7 +302,7 @@ class LLVMMachine:
         return self.target.facts.permutes == "two registers"
 
     def pick(self, dtype: DType, table: Sequence[float], at: Value) -> Value:
-        return tables.pick(self, dtype, tuple(table), at)
+        return registers.pick(self, dtype, tuple(table), at)
 
     # Integers and masks
 

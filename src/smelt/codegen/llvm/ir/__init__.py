@@ -18,35 +18,32 @@ entry: %.2 = mul i64 %.1, 2 ret i64 %.2 }
 
 from __future__ import annotations
 
-from smelt.codegen.llvm.ir.builder import IRBuilder
-from smelt.codegen.llvm.ir.constant_folding import is_false, is_true
-from smelt.codegen.llvm.ir.types import (
+from smelt.codegen.llvm.ir.builder import IRBuilder, is_false, is_true
+from smelt.codegen.llvm.ir.values import (
     ArrayType,
     BFloatType,
+    Block,
     Constant,
     DoubleType,
+    ExternalVariable,
     FloatType,
+    Function,
     FunctionType,
+    GlobalVariable,
     HalfType,
+    InsertElement,
+    Instruction,
     IntType,
+    Module,
+    Phi,
     PointerType,
+    PrefixMask,
+    ShuffleVector,
     Type,
     Undefined,
     Value,
     VectorType,
     VoidType,
-)
-from smelt.codegen.llvm.ir.values import (
-    Block,
-    ExternalVariable,
-    Function,
-    GlobalVariable,
-    InsertElement,
-    Instruction,
-    Module,
-    Phi,
-    PrefixMask,
-    ShuffleVector,
 )
 
 __all__ = [

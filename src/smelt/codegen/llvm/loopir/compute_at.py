@@ -20,9 +20,8 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.clone import Cloner, dependencies
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reach
-from smelt.codegen.llvm.loopir.rewrite import Draft
+from smelt.codegen.llvm.loopir.rewrite import Cloner, Draft, dependencies
 from smelt.machine.blocks import WINDOW_ROWS, window_columns, windows_per_task
 from smelt.ops.windows import window_steps
 from smelt.types.expr import Index, add, axis, mul, sub, substitute

@@ -18,9 +18,8 @@ from dataclasses import replace
 from functools import lru_cache
 from math import gcd
 
-from smelt.codegen.llvm.loopir.clone import Cloner, dependencies
 from smelt.codegen.llvm.loopir.items import Item, Load, Phase, Reduction
-from smelt.codegen.llvm.loopir.rewrite import Draft
+from smelt.codegen.llvm.loopir.rewrite import Cloner, Draft, dependencies
 from smelt.ops.windows import WINDOW_STEPS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Literal
 
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.clone import prune
 from smelt.codegen.llvm.loopir.items import (
     Access,
     Buffer,
@@ -27,6 +26,7 @@ from smelt.codegen.llvm.loopir.items import (
     unvarying_axes,
     visited_axes,
 )
+from smelt.codegen.llvm.loopir.rewrite import prune
 from smelt.errors import VerifyError
 from smelt.kernel import ir as k
 from smelt.kernel.bounds import proves_inside

@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from smelt.codegen.llvm.loopir.clone import dependencies, depends_on_reduction
 from smelt.codegen.llvm.loopir.collapse_axes import substitute_axes
 from smelt.codegen.llvm.loopir.items import IndexValue, Item, Load, Phase, Reduction, WindowRead
-from smelt.codegen.llvm.loopir.rewrite import rebuild
+from smelt.codegen.llvm.loopir.rewrite import dependencies, depends_on_reduction, rebuild
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of, axis, floordiv, mod, mul, substitute
 

@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.clone import Cloner, insert_before
 from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
-from smelt.codegen.llvm.loopir.rewrite import Draft
+from smelt.codegen.llvm.loopir.rewrite import Cloner, Draft, insert_before
 from smelt.types.dtype import DType, i32, i64
 from smelt.types.expr import add, axis, floordiv, mod, mul, sub
 

@@ -1,15 +1,19 @@
-"""Unroll short rows of constant length completely.
+"""Unroll short rows of constant length completely; emit the remainder of others.
 
 A row of 24 is a vector of 16 and one of which 8 lanes are masked.  Each has a constant position and
 mask then, and a reduction has as many lanes in its last vector as in its first.
+
+What remains of a row after its last full unrolled vector are masked vectors, except that unmasked
+ones come first where row groups process whole column groups, or where an access is a
+permute-gather, which is slow under a mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import lanes_before_end, opaque
+from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number, opaque
 from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS
 from smelt.codegen.llvm.loopir.items import Item, cut_axes
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
@@ -97,3 +101,42 @@ def tail_mask(env: Environment, high: Value, position: Value, count: int) -> Val
     if env.nest.stores and env.frame.target.facts.has_mask_registers:
         left = opaque(b, left)
     return lanes_before_end(b, left, count)
+
+
+# ---- tails ---------------------------------------------------------------------------------------
+
+
+def run_tail(
+    env: Environment,
+    bounds: tuple[Value, Value],
+    at: Callable[..., Callable[[Value], None]],
+) -> None:
+    """Emit the positions of a row between two bounds.
+
+    For a sum that a stream continues, the remainder is one unrolled vector, or half of it if that
+    is enough.  `at` returns the body for a number of lanes, with or without the mask of the row's
+    end, at multiples of a number.
+    """
+    b, nest, lanes = env.b, env.nest, env.s.lanes
+    middle, high = bounds
+    step, axis = env.reductions.tail_lanes(), nest.vector or ""
+    alignment = env.loop_alignment(axis, lanes)
+
+    def run_half_or_full(position: Value) -> None:
+        fits_half = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
+        with b.if_else(fits_half) as (half, full_end):
+            with half:
+                at(step // 2, True, alignment)(position)
+            with full_end:
+                at(step, True, alignment)(position)
+
+    is_single_vector = step == lanes
+    groups = [x.groups.group for x in env.row_groups if nest in x.groups.nests]
+    groups += [step] * (is_single_vector and any(env.step(x, axis) is None for x in env.accesses))
+    for group in (n for n in groups if n < lanes * nest.unroll):
+        full_end = b.add(middle, b.and_(b.sub(high, middle), number(-group)))
+        env.loop(middle, full_end, group, at(group, False, alignment))
+        middle = full_end
+    env.loop(
+        middle, high, step, at(step, True, alignment) if is_single_vector else run_half_or_full
+    )

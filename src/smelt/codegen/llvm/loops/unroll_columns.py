@@ -20,9 +20,8 @@ from itertools import product as positions
 from math import inf, prod
 
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.clone import Cloner, merge_equal_items, prune
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, StoreItem
-from smelt.codegen.llvm.loopir.rewrite import Draft
+from smelt.codegen.llvm.loopir.rewrite import Cloner, Draft, merge_equal_items, prune
 from smelt.codegen.llvm.loops.collapse_short_rows import MAP_KINDS
 from smelt.codegen.llvm.loops.fold_selects import selected_side
 from smelt.loop.passes.group_loads import FARTHEST_STEP, is_dense

@@ -1,5 +1,7 @@
 """The plan of a contraction in blocks, and all plans of a phase.
 
+It says along which axes operands are contiguous, or have fixed strides, and so what is packed.
+
 `smelt.codegen.llvm.schedule.contract` chooses it, and describes which contractions have one.
 """
 
@@ -10,8 +12,8 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
 
 from smelt.codegen.llvm.instructions.dot_product import DotInstruction
-from smelt.codegen.llvm.loopir.items import Dot, Item
-from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
+from smelt.codegen.llvm.loopir.items import Dot, Item, Load
+from smelt.codegen.llvm.loopir.periodic_index import find_period
 from smelt.codegen.llvm.nests.product_plan import (
     IN_PLACE,
     Driver,
@@ -27,8 +29,56 @@ from smelt.codegen.llvm.nests.product_plan import (
 )
 from smelt.machine.blocks import DEPTH, GEMV, MATRIX_DEPTH, UNPACKED
 from smelt.python.dataclass import dataclass
+from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i32
-from smelt.types.expr import Index, floordiv, maximum, mul
+from smelt.types.expr import Index, axes_of, floordiv, maximum, mul
+
+
+def contiguous_axis(x: Item, axes: tuple[str, ...]) -> str:
+    """Return the axis along which most of a value's loads have stride 1.
+
+    It is one of `axes`.
+    """
+    votes = dict.fromkeys(axes, 0)
+    pending, seen = [x], {x}
+    while pending:
+        item = pending.pop()
+        new_args = [a for a in item.args if a not in seen]
+        pending += new_args
+        seen.update(new_args)
+        if isinstance(item, Load):
+            for a in axes:
+                if _is_unit_stride(item.access.offset, a):
+                    votes[a] += 64 ** len(item.axes)
+    return max(axes, key=lambda a: votes[a])
+
+
+def _is_unit_stride(offset: Index, axis: str) -> bool:
+    """Return whether neighbours along an axis are neighbours in memory.
+
+    Or the same element several times, as two numbers of a byte.
+    """
+    step = coefficient(offset, axis)
+    if step is not None:
+        return step == 1
+    period = find_period(offset, axis)
+    return period is not None and 0 < period.step <= period.period
+
+
+def is_strided_load(item: Item, dtype: DType, axes: tuple[str, str], unit: tuple[str, ...]) -> bool:
+    """Return whether an operand is a plain load with fixed strides along `axes`.
+
+    One of `unit` must have stride 1.
+    """
+    if not isinstance(item, Load) or item.access.limits or item.args or item.dtype != dtype:
+        return False
+    steps = {a: coefficient(item.access.offset, a) for a in axes}
+    has_fixed_strides = all(s is not None and not axes_of(s) for s in steps.values())
+    return has_fixed_strides and any(steps[a] == 1 for a in unit)
+
+
+# ---- plans ---------------------------------------------------------------------------------------
+
 
 SKEW = 16
 """Elements between packed rows of the left operand beyond its depth, against cache set

@@ -38,7 +38,7 @@ class Storage:
     )
     """Offset in bytes, and element type, of each array."""
     operands: Mapping[Key, Index] = field(default_factory=dict[Key, Index])
-    """Bytes of arrays which tiles read past what was packed (see `zero_pad.py`)."""
+    """Bytes of arrays which tiles read past what was packed (see `zero_operands`)."""
     nbytes: Index = 0
     at: Mapping[Key, Value] = field(default_factory=dict[Key, Value])
     """The address of each array."""

@@ -31,7 +31,7 @@ from smelt.codegen.llvm.products.fused_gemm_packing import FusedGemmPacker
 from smelt.codegen.llvm.products.microkernel import TileTarget
 from smelt.codegen.llvm.products.move_elements import copy_elements
 from smelt.codegen.llvm.products.prefetch import PrefetchStream
-from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
+from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 
@@ -59,7 +59,7 @@ class OutputRanges:
         self.env, self.axis, self.row_strides = env, axis, apart
         by_value: dict[tuple[Item, str], Ranges] = {}
         for s in env.nest.stores:
-            within = stored_range(s)
+            within = None if s.where is None else stored_range(s)
             if within is not None and within.axis == axis and self._rows_are_contiguous(s):
                 dtype = env.frame.dtypes[s.access.buffer]
                 by_value.setdefault((s.value, dtype.name), []).append((s, within))

@@ -75,7 +75,7 @@ from smelt.codegen.llvm.products.prefetch import (
     prefetch_at,
     prefetch_in_loop,
 )
-from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
+from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient

@@ -48,7 +48,7 @@ from smelt.codegen.llvm.products.microkernel import strided_rows, strip_mine_axi
 from smelt.codegen.llvm.products.move_elements import clear_panel_tail, copy_elements
 from smelt.codegen.llvm.products.packing import Packer, panel_offset
 from smelt.codegen.llvm.products.prefetch import FRACTION
-from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
+from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import conversions, plain_load
 from smelt.ops.cast import cast as convert
 from smelt.types.affine import coefficient

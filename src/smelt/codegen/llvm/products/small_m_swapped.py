@@ -50,7 +50,7 @@ from smelt.codegen.llvm.products.microkernel import (
 )
 from smelt.codegen.llvm.products.pack_rows import vector_loop
 from smelt.codegen.llvm.products.prefetch import FRACTION
-from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
+from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.machine.blocks import SMALL_M_SWAPPED
 from smelt.machine.target import Target

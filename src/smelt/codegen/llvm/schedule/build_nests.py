@@ -164,17 +164,20 @@ ROUND_CYCLES = 1.5
 
 def schedule(phase: Phase, target: Target, form: Variant = "") -> Schedule:
     """Schedule a phase: choose plans of contractions, the vector axis, task blocks, and nests."""
-    phase, depthwise = plan_depthwise(phase, target, form)
-    if not depthwise:
-        phase, depthwise = plan_depthwise_separable(phase, target)
-    products = Products(packed=depthwise)
+    products, has_short_sums = Products(), _has_short_sums(phase)
+    if has_short_sums:
+        phase, depthwise = plan_depthwise(phase, target, form)
+        if not depthwise:
+            phase, depthwise = plan_depthwise_separable(phase, target)
+        products = Products(packed=depthwise)
     if not products:
-        draft = Draft(unroll_short_dots(phase))
+        draft = Draft(unroll_short_dots(phase) if has_short_sums else phase)
         convolutions = {} if phase.regions() else plan_convolutions(draft, target, form)
         products = Products(packed=convolutions)
         if not products:
             products = Products(blocked=plan_contractions(draft, target, form))
-        finish_sums(draft)
+        if phase.window_positions:
+            finish_sums(draft)
         phase, products = draft.phase, products.renewed(draft.latest)
         if any(c.m == phase.lanes for c in products.blocked):
             # Rows of a contraction: a block of them is not a vector.
@@ -206,6 +209,12 @@ def schedule(phase: Phase, target: Target, form: Variant = "") -> Schedule:
     lanes = min([lanes_of(phase, target), *(c.tile.lanes for c in products.values())])
     planner = _Planner(phase, local, vector, lanes, cut.transpose_axis, products, cut.rows)
     return planner.run(cut.block)
+
+
+def _has_short_sums(phase: Phase) -> bool:
+    """Return whether a contraction may be a window or unrolled: all its terms are counted."""
+    sums = (i.over for i in phase.items if isinstance(i, ssa.Dot))
+    return any(all(isinstance(phase.axes[a], int) for a in over) for over in sums)
 
 
 def _with_longer_rows(phase: Phase, target: Target) -> Phase:
@@ -311,7 +320,7 @@ class _Planner:
         for s in self.phase.stores:
             level = max(self.first[s.time], *(self.levels[i] for i in (s.value, s.where) if i))
             domain = s.axes & self._local_axes(s.time)
-            within = stored_range(s) if self.products else None
+            within = stored_range(s) if self.products and s.where is not None else None
             if within is not None and within.axis in domain - scan_axes(self.phase):
                 self._nest_for(level, domain, within).stores.append(replace(s, where=None))
                 continue
@@ -694,7 +703,7 @@ class _Planner:
             transposed = (i for i in nest.items if load_transpose_axis(i, self.phase, v) == row)
             order = (*(a for a in self.phase.axes if a in others and a != row), row, v)
             return replace(nest, order=order, transposed=tuple(transposed))
-        if not self.products:
+        if not self.products or not any(is_gather(i, v) for i in nest.items):
             return nest
         strips = tuple(strip_loads(nest, {*self.kept}, self.local, self.lanes))
         return replace(nest, transposed=strips, strips=bool(strips))

@@ -26,9 +26,14 @@ from smelt.codegen.llvm.instructions.dot_product import (
 )
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, Phase, enclosing_regions, unvarying_axes
-from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
 from smelt.codegen.llvm.loopir.rewrite import Draft
-from smelt.codegen.llvm.nests.contraction import SKEW, Contraction, renewed
+from smelt.codegen.llvm.nests.contraction import (
+    SKEW,
+    Contraction,
+    contiguous_axis,
+    is_strided_load,
+    renewed,
+)
 from smelt.codegen.llvm.nests.product_plan import Tile, in_place_tile, register_tile
 from smelt.codegen.llvm.schedule.operands import (
     is_computed_along,

@@ -26,7 +26,6 @@ from typing import TypeAlias, cast
 
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
-from smelt.codegen.llvm.loopir.clone import depends_on_reduction
 from smelt.codegen.llvm.loopir.input_tile import (
     NO_AXIS,
     WindowAxis,
@@ -39,10 +38,9 @@ from smelt.codegen.llvm.loopir.input_tile import (
     packed_order,
 )
 from smelt.codegen.llvm.loopir.items import Cast, Dot, Item, Phase
-from smelt.codegen.llvm.loopir.operand_strides import contiguous_axis, is_strided_load
 from smelt.codegen.llvm.loopir.pack_k_pairs import pack_operand_pair, pack_pairs
-from smelt.codegen.llvm.loopir.rewrite import Draft
-from smelt.codegen.llvm.nests.contraction import SKEW
+from smelt.codegen.llvm.loopir.rewrite import Draft, depends_on_reduction
+from smelt.codegen.llvm.nests.contraction import SKEW, contiguous_axis, is_strided_load
 from smelt.codegen.llvm.nests.product_plan import (
     IN_PLACE,
     LEFT_PART,
@@ -566,7 +564,11 @@ def _plan_for_sides(
     column_axes = columns[-2:]
     if len(rows) > 1 or (item.axes - {rows[0], *column_axes}) & set(inside):
         return None
-    slid = [find_window_axis(a, right, over, phase) for a in column_axes]
+    has_taps = any(isinstance(phase.axes[a], int) for a in over)
+    slid = [
+        find_window_axis(a, right, over, phase) if has_taps else WindowAxis(a, a)
+        for a in column_axes
+    ]
     blocked = len(column_axes) == 1 or (
         column_axes[-1] != stored_axis(phase) and not {*column_axes} <= {*inside}
     )

@@ -25,7 +25,6 @@ from typing import cast
 
 from smelt.codegen.llvm.access.permute_gather import can_permute, can_permute_one
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
-from smelt.codegen.llvm.loopir.clone import Cloner, depends_on_reduction
 from smelt.codegen.llvm.loopir.input_tile import (
     NO_AXIS,
     WindowAxis,
@@ -36,7 +35,7 @@ from smelt.codegen.llvm.loopir.input_tile import (
 )
 from smelt.codegen.llvm.loopir.items import Dot, Item, Phase
 from smelt.codegen.llvm.loopir.merge_small_groups import find_mixing_axis, merge_groups
-from smelt.codegen.llvm.loopir.rewrite import Draft
+from smelt.codegen.llvm.loopir.rewrite import Cloner, Draft, depends_on_reduction
 from smelt.codegen.llvm.loopir.strided_input import StridedRows, rows_in_place, transposable_rows
 from smelt.codegen.llvm.nests.contraction import renewed
 from smelt.codegen.llvm.nests.product_plan import (

@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
-from smelt.codegen.llvm.loopir.clone import dependencies
 from smelt.codegen.llvm.loopir.items import Dot, Item, Phase, Reduction
-from smelt.codegen.llvm.loopir.rewrite import Draft
+from smelt.codegen.llvm.loopir.rewrite import Draft, dependencies
 from smelt.codegen.llvm.nests.contraction import renewed
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.schedule.conv_plan import window_plan

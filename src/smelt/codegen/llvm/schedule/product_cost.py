@@ -1,6 +1,6 @@
 """List the variants of products, and what each costs: sizes where it is possible, and its work.
 
-Each plan answers the same quantities (`smelt.kernel.product_cost`): its tiles, what it packs and
+Each plan answers the same quantities (`smelt.kernel.artifact`): its tiles, what it packs and
 for how many rows, and where its sums wait; predicted cycles choose the variant that a call takes.
 The rates below are sixteenths of a cycle for a cache line.  They serve all plans and machines, but
 come from one processor, with vectors of 32 and of 64 bytes: where another one differs in a rate,
@@ -13,21 +13,21 @@ from collections.abc import Collection, Iterator
 from itertools import chain
 
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
-from smelt.codegen.llvm.loopir.clone import backward_slice, cost_of
 from smelt.codegen.llvm.loopir.items import Item, Phase
+from smelt.codegen.llvm.loopir.rewrite import backward_slice, cost_of
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.product_plan import tile_heights
 from smelt.codegen.llvm.schedule.contract import is_satisfiable
 from smelt.codegen.llvm.schedule.fused_gemm import (
+    FusedGemmPlan,
+    FusedVariant,
     epilogue_items,
     fused_gemm_plans,
     has_large_cache,
     is_strided,
 )
-from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan, FusedVariant
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
-from smelt.kernel.artifact import Candidate, SizeLimits
-from smelt.kernel.product_cost import LINE, UNITS, ProductCost
+from smelt.kernel.artifact import LINE, UNITS, Candidate, ProductCost, SizeLimits
 from smelt.machine.blocks import (
     COLUMNS,
     DEPTH,

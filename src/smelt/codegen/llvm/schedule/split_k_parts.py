@@ -16,16 +16,16 @@ from dataclasses import replace
 from math import gcd, lcm
 
 from smelt.codegen.llvm.access.affine_predicates import gap_of
-from smelt.codegen.llvm.loopir.clone import (
+from smelt.codegen.llvm.loopir.items import Apply, Dot, Item, Load, accesses_of, apply
+from smelt.codegen.llvm.loopir.periodic_index import find_period
+from smelt.codegen.llvm.loopir.rewrite import (
     Cloner,
+    Draft,
     dependencies,
     depends_on_reduction,
     insert_before,
     prune,
 )
-from smelt.codegen.llvm.loopir.items import Apply, Dot, Item, Load, accesses_of, apply
-from smelt.codegen.llvm.loopir.periodic_index import find_period
-from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loops.fold_selects import selected_side
 from smelt.kernel.bounds import proves_inside
 from smelt.ops.combine import CHOICE, COMBINES, SUM_OF_PRODUCTS

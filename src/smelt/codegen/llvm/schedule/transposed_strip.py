@@ -81,13 +81,7 @@ def pitches(s: Schedule) -> dict[Item, Index]:
 
 
 def for_each_strip(env: Environment, nest: Nest, inside: Callable[[], None]) -> None:
-    """Run a nest for each strip of its rows, or once without strips.
-
-    Meanwhile the range of the row axis is the strip.
-    """
-    if not nest.strips:
-        inside()
-        return
+    """Run a nest for each strip of its rows: meanwhile the range of the row axis is the strip."""
     b, row = env.b, nest.order[-2]
     rows = min(strip_rows(i.dtype, env.s.lanes) for i in nest.transposed)
     low, high = env.ranges[row]

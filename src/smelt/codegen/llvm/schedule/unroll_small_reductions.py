@@ -22,15 +22,15 @@ from itertools import product as positions
 from math import prod
 
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.clone import (
+from smelt.codegen.llvm.loopir.items import Item, Phase, cut_axes
+from smelt.codegen.llvm.loopir.rewrite import (
     Cloner,
+    Draft,
     dependencies,
     depends_on_reduction,
     insert_before,
     prune,
 )
-from smelt.codegen.llvm.loopir.items import Item, Phase, cut_axes
-from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loops.unroll_columns import short_row
 from smelt.codegen.llvm.schedule.fused_gemm import MAX_EPILOGUE_CYCLES, epilogue_items
 from smelt.ops.combine import CHOICE, COMBINES, SUM_OF_PRODUCTS, TIES_BEST, Combine

@@ -2,14 +2,25 @@
 
 It holds values kept between nests, accumulators of reductions with axes, states of streams, packed
 operands and tables of products, and transposed tiles.
+
+What register tiles read past packed operands is cleared. Tiles reach past the last row or column,
+and between the rows of images; the sums of what is stored there are never used. But it was left by
+another kernel: tables of small integers, for instance, are subnormal as floating-point numbers,
+which processors multiply a hundred times slower. So a kernel whose layout differs from that of the
+previous kernel in the same thread clears its operands first. The first word of scratch identifies
+the layout; a kernel without such operands writes something else there, or has no scratch. Where
+only lanes of one panel are concerned, these are cleared in every block instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.access.memory import intrinsic
+from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, Visit, enclosing_regions, unvarying_axes
 from smelt.codegen.llvm.nests.contraction import Contraction
@@ -77,7 +88,8 @@ def resident_blocks(c: Contraction, s: Schedule) -> Index:
 
 def lay_out(s: Schedule) -> Storage:
     """Lay out the arrays that a thread needs for a schedule, without addresses."""
-    storage = Storage(s, {item: other for other, item in _successors(s)}, pitches(s))
+    strips = pitches(s) if any(n.strips for n in s.nests) else {}
+    storage = Storage(s, {item: other for other, item in _successors(s)}, strips)
     layout = _Layout(any(c.reads_past_end for c in s.products.values()))
     for item, axes in s.materialised.items():
         owner = storage.takes_over.get(item, item)
@@ -224,3 +236,41 @@ def scan_state_axes(s: Schedule, item: ssa.Scan) -> tuple[str, ...]:
     """Return the axes of a scan's running state: its value's but the scanned one."""
     excluded = {item.over[0]} | unvarying_axes(s.region(item))
     return tuple(a for a in s.phase.axes if a in item.axes and a in s.local and a not in excluded)
+
+
+# ---- zeros for short operands --------------------------------------------------------------------
+
+
+BIT, BYTE = ir.IntType(1), ir.IntType(8)
+MIX_MULTIPLIER = 0x9E3779B97F4A7C15
+"""Multiplier which mixes all bits of a word (D. Knuth, TAOCP 6.4, golden ratio)."""
+
+
+def zero_operands(
+    b: ir.IRBuilder, storage: Storage, scratch: Value, entry: IndexEmitter, sizes: Iterable[Value]
+) -> None:
+    """Emit clearing of the operands, if the thread's last kernel had another layout.
+
+    The layout is identified by the storage and a call's sizes.
+    """
+    if not storage.operands:
+        return
+    layout = _layout(b, storage, sizes)
+    places = [(storage.at[key], entry.emit(nbytes)) for key, nbytes in storage.operands.items()]
+    is_other = b.icmp_signed("!=", b.load(scratch, typ=I64), layout)
+    with b.if_then(is_other):
+        b.store(layout, scratch)
+        for at, nbytes in places:
+            intrinsic(b, "llvm.memset.p0.i64", ir.VoidType(), [at, BYTE(0), nbytes, BIT(0)])
+
+
+def _layout(b: ir.IRBuilder, storage: Storage, sizes: Iterable[Value]) -> Value:
+    """Return a word which identifies the offsets and types of all arrays."""
+    arrays = [
+        (part, str(offset), dtype.name) for (_, part), (offset, dtype) in storage.arrays.items()
+    ]
+    digest = hashlib.sha256(repr(arrays).encode()).digest()
+    word: Value = number(int.from_bytes(digest[:8], "little", signed=True))
+    for size in sizes:
+        word = b.mul(b.xor(word, size), number(MIX_MULTIPLIER - (1 << 64)))
+    return word
