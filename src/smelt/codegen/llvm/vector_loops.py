@@ -10,9 +10,10 @@ Which passes run follows from the schedule, and each of them is a function from 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 from smelt.codegen.llvm.access.interleaved_loads import group_loads
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
@@ -40,6 +41,7 @@ from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.align_stores import PIECE, align_stores, cut_tail, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
+from smelt.loop.passes.hoist import hoist
 from smelt.loop.passes.hoist_offsets import hoist_offsets
 from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
@@ -50,12 +52,13 @@ from smelt.loop.passes.prefetch import (
     prefetch_strips,
     prefetch_written,
 )
+from smelt.loop.passes.short_rows import short_rows
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.passes.vectorize import vectorize
-from smelt.loop.walk import loop_around, loop_over, replace_loop, statements
+from smelt.loop.walk import Names, fresh, loop_around, loop_over, replace_loop, statements
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
@@ -231,6 +234,11 @@ def in_vectors(
     arrays of sums that some elements may be added for before they are widened.
     """
     row, walk = loop_around(func.body, var), loop_over(func.body, var)
+    if packed is not None and packed.row_vectors and row is not None:
+        others = partial(in_vectors, s=s, nest=nest, var=var, storage=storage)
+        usual = replace(packed, row_vectors=())
+        change = partial(others, vector_bytes=vector_bytes, streaming=streaming, packed=usual)
+        return hoist_offsets(_in_short_rows(func, s.lanes, row, walk, packed.row_vectors, change))
     is_short = (walk.low, walk.high) == (0, s.phase.axes[nest.order[-1]]) and is_fully_unrolled(
         s, nest, nest.items
     )
@@ -296,6 +304,31 @@ def in_vectors(
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
     return hoist_offsets(_with_polls(func, inner, wide) if is_polled(s, nest) else func)
+
+
+def _in_short_rows(
+    func: loop.Func,
+    lanes: int,
+    row: loop.For,
+    walk: loop.For,
+    counts: Sequence[int],
+    change: Callable[[loop.Func], loop.Func],
+) -> loop.Func:
+    """Pack rows of so many vectors in loops of their own, which store them whole; others as usual.
+
+    Rows of constant length are not tested.
+    """
+    length = sub(walk.high, walk.low)
+    shorts = [hoist(store_whole(short_rows(func, row.var, lanes, n), PACKED)) for n in counts]
+    if len(counts) == 1:
+        return shorts[0]
+    func = change(func)
+    for count, short in zip(counts[::-1], shorts[::-1], strict=True):
+        names = Names(replace(func, body=(*short.body, *func.body)))
+        fits = loop.Apply("le", (loop.position(length), loop.position(count * lanes)))
+        branch = loop.If(fits, short.body, fresh(func.body, names))
+        func = replace(func, body=(branch,))
+    return func
 
 
 JAM_ROWS = 8
