@@ -10,10 +10,9 @@ Which passes run follows from the schedule, and each of them is a function from 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 
 from smelt.codegen.llvm.access.interleaved_loads import group_loads
 from smelt.codegen.llvm.access.memory import FARTHEST_STEP
@@ -52,7 +51,7 @@ from smelt.loop.passes.prefetch import (
     prefetch_strips,
     prefetch_written,
 )
-from smelt.loop.passes.short_rows import short_rows
+from smelt.loop.passes.short_rows import masked_rows, short_rows
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.unroll import unroll
@@ -235,10 +234,7 @@ def in_vectors(
     """
     row, walk = loop_around(func.body, var), loop_over(func.body, var)
     if packed is not None and packed.row_vectors and row is not None:
-        others = partial(in_vectors, s=s, nest=nest, var=var, storage=storage)
-        usual = replace(packed, row_vectors=())
-        change = partial(others, vector_bytes=vector_bytes, streaming=streaming, packed=usual)
-        return hoist_offsets(_in_short_rows(func, s.lanes, row, walk, packed.row_vectors, change))
+        return _in_short_rows(func, s.lanes, row, walk, packed.row_vectors)
     is_short = (walk.low, walk.high) == (0, s.phase.axes[nest.order[-1]]) and is_fully_unrolled(
         s, nest, nest.items
     )
@@ -307,28 +303,20 @@ def in_vectors(
 
 
 def _in_short_rows(
-    func: loop.Func,
-    lanes: int,
-    row: loop.For,
-    walk: loop.For,
-    counts: Sequence[int],
-    change: Callable[[loop.Func], loop.Func],
+    func: loop.Func, lanes: int, row: loop.For, walk: loop.For, counts: Sequence[int]
 ) -> loop.Func:
-    """Pack rows of so many vectors in loops of their own, which store them whole; others as usual.
+    """Pack rows in masked vectors that are stored whole: so many of them, or any number.
 
-    Rows of constant length are not tested.
+    Rows of constant length have one version.
     """
-    length = sub(walk.high, walk.low)
-    shorts = [hoist(store_whole(short_rows(func, row.var, lanes, n), PACKED)) for n in counts]
-    if len(counts) == 1:
-        return shorts[0]
-    func = change(func)
-    for count, short in zip(counts[::-1], shorts[::-1], strict=True):
-        names = Names(replace(func, body=(*short.body, *func.body)))
-        fits = loop.Apply("le", (loop.position(length), loop.position(count * lanes)))
-        branch = loop.If(fits, short.body, fresh(func.body, names))
-        func = replace(func, body=(branch,))
-    return func
+    func = store_whole(masked_rows(func, row.var, lanes), PACKED)
+    shorts = [hoist_offsets(hoist(short_rows(func, lanes, n))) for n in counts]
+    body = hoist_offsets(func).body if len(counts) > 1 else shorts[0].body
+    for n, short in zip(counts[::-1], shorts[::-1], strict=True) if len(counts) > 1 else ():
+        fits = loop.Apply("le", (loop.position(sub(walk.high, walk.low)), loop.position(n * lanes)))
+        names = Names(replace(short, body=(*short.body, *body)))
+        body = (loop.If(fits, short.body, fresh(body, names)),)
+    return replace(func, body=body)
 
 
 JAM_ROWS = 8

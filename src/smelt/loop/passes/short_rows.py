@@ -7,7 +7,7 @@
 ...     each j in 0 .. n + 1
 ...       p[i*(n + 1) + j] = x[(i - 1)*n + j - 1 | (1 <= i) & (1 <= j)]
 ... ''')
->>> print(text(Module("f", (short_rows(module.funcs[0], "i", 8, 2),))))
+>>> print(text(Module("f", (short_rows(masked_rows(module.funcs[0], "i", 8), 8, 2),))))
 tile f(x: f32[], p: out f32[]; m, n)
   end_1 = min(1, m + 1)
   each i_1 in 0 .. end_1
@@ -34,27 +34,34 @@ from smelt.loop.ir import Module
 from smelt.loop.passes.split_tests import split_tests
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.vectorize import vectorize
-from smelt.loop.walk import replace_loop, statements, substitute
+from smelt.loop.walk import Body, Rewriter, statements, substitute, with_func_body
 from smelt.types.expr import add, mul
 
-__all__ = ["Module", "short_rows"]
+__all__ = ["Module", "masked_rows", "short_rows"]
 
 
-def short_rows(func: ir.Func, row: str, lanes: int, count: int) -> ir.Func:
-    """Run the loops inside of the loop over `row` in `count` vectors of some lanes."""
+def masked_rows(func: ir.Func, row: str, lanes: int) -> ir.Func:
+    """Run the loops inside of the loop over `row` in masked vectors, rows of one kind together."""
     func, _ = split_tests(func, row)
     for s in [*statements(func.body)]:
         if isinstance(s, ir.For) and not any(isinstance(t, ir.For) for t in statements(s.body)):
             func = vectorize(func, s.var, lanes, "masked")
-    new = [s.var for s in statements(func.body) if isinstance(s, ir.For) and s.step == lanes]
-    for var in new:
-        func = replace_loop(func, var, lambda s: (_of_vectors(s, count),))
-    return unroll(func)
+    return func
 
 
-def _of_vectors(s: ir.For, count: int) -> ir.For:
-    """Return a loop that numbers its vectors."""
-    assert isinstance(s.step, int)
-    vector = ir.For("unroll", s.var, 0, count, ())
-    at = add(s.low, mul(ir.variable(vector), s.step))
-    return replace(vector, body=substitute(s.body, {s.var: at}))
+def short_rows(func: ir.Func, lanes: int, count: int) -> ir.Func:
+    """Replace loops over masked vectors by `count` vectors."""
+    return unroll(with_func_body(func, _Short(lanes, count).body(func.body)))
+
+
+class _Short(Rewriter):
+    def __init__(self, lanes: int, count: int) -> None:
+        super().__init__()
+        self.lanes, self.count = lanes, count
+
+    def statement(self, s: ir.Statement) -> Body:
+        if not isinstance(s, ir.For) or s.step != self.lanes:
+            return super().statement(s)
+        vector = ir.For("unroll", s.var, 0, self.count, ())
+        at = add(s.low, mul(ir.variable(vector), self.lanes))
+        return (replace(vector, body=substitute(s.body, {s.var: at})),)
