@@ -53,6 +53,7 @@ class _Source:
                 "a[i * m + j - 1 | j >= 1 : 0.0]",
                 "a[i * m + j + 2 | j + 2 < m : -1.0]",
                 "b[i * m + j | k < 3 : 5.0]",
+                "b[j * 3 + 1 | j * 3 + 1 < n * m : 2.0]",
             )
         if op == "gather":
             return f"a[i64(i * m) + min(i64(abs({x})), i64(m - 1))]"

@@ -112,6 +112,12 @@ class Known:
                 return self.lanes(self.lets[name])
             case ir.Prefix(count):
                 return (), (self.expand(count),)
+            case ir.Shuffle((a, *others) as every, "interleave") if all(x == a for x in others):
+                starts, counts = self.lanes(a)
+                by = len(every)
+                return tuple(expr.mul(e, by) for e in starts), tuple(
+                    expr.mul(e, by) for e in counts
+                )
             case ir.Apply("and", (a, b)):
                 (starts, counts), (more_starts, more_counts) = self.lanes(a), self.lanes(b)
                 return starts + more_starts, counts + more_counts

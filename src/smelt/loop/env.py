@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import NamedTuple, NoReturn
 
@@ -159,12 +160,19 @@ def check_index(index: Index, env: Env) -> None:
             _wrong(f"{atom.name} {reason}")
 
 
+def _is_within(group: Sequence[int], stride: Index) -> bool:
+    return isinstance(stride, int) and max(group) - min(group) < stride
+
+
 def place_type(place: ir.Place, env: Env) -> Type:
     """Return the type of what a place holds, in arithmetic; raises VerifyError."""
     array = env.arrays.get(place.buffer)
     if array is None:
         _wrong(f"{place.buffer} is not an array here")
     check_index(place.stride, env)
+    group = place.group
+    if group and (0 not in group or not _is_within(group, place.stride)):
+        _wrong("a group within a stride expected, with the load itself")
     if isinstance(place.at, int | expr.Expr):
         check_index(place.at, env)
     else:

@@ -58,6 +58,8 @@ class Place:
 
     `at` may be a value of i64: a position without an index expression, or one for each lane
     (gather, scatter). Elements where `mask` is false are not accessed; it is one bool or `lanes`.
+    `group` has the distances, less than a stride, to what else vectors of as many lanes read: all
+    of them are read at once, and lanes are picked out.
     """
 
     buffer: str
@@ -65,6 +67,7 @@ class Place:
     lanes: int = 1
     stride: Index = 1
     mask: Value | None = None
+    group: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

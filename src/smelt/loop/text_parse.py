@@ -348,10 +348,13 @@ class _Reader:
         c.expect("[")
         value = self._value(c, LEVELS["|"] + 1)
         index = ir.as_index(value)
-        lanes, stride, mask, other = 1, 1, None, None
+        lanes, stride, mask, other, group = 1, 1, None, None, list[int]()
         if c.accept(":"):
             lanes = c.number("a number of lanes")
             stride = self._index(c, LEVELS["*"] + 1) if c.accept("*") else stride
+            while c.accept("," if group else "with"):
+                sign = -1 if c.accept("-") else 1
+                group.append(sign * c.number("a distance"))
         if c.accept("|"):
             mask = self._value(c)
             if c.accept(":"):
@@ -359,7 +362,7 @@ class _Reader:
                 if not isinstance(other, ir.Const):
                     c.fail("a number expected for the elements outside")
         c.expect("]")
-        place = ir.Place(name, value if index is None else index, lanes, stride, mask)
+        place = ir.Place(name, value if index is None else index, lanes, stride, mask, (*group,))
         self._checked(c, token, lambda: place_type(place, self.env))
         return place, other
 

@@ -119,6 +119,8 @@ def place_text(place: ir.Place, other: ir.Const | None = None) -> str:
         shown += f" : {place.lanes}"
         if place.stride != 1:
             shown += f" * {_at(*_index(place.stride), _ATOM)}"
+        if place.group:
+            shown += f" with {', '.join(map(str, place.group))}"
     if place.mask is not None:
         shown += f" | {value_text(place.mask)}"
         if other is not None:

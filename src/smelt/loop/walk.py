@@ -233,7 +233,7 @@ class Rewriter:
         buffer = self.names.get(p.buffer, p.buffer)
         if at is p.at and stride is p.stride and mask is p.mask and buffer is p.buffer:
             return p
-        return ir.Place(buffer, at, p.lanes, stride, mask)
+        return ir.Place(buffer, at, p.lanes, stride, mask, p.group)
 
     def value(self, v: ir.Value) -> ir.Value:
         """Rebuild a value."""

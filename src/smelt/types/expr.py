@@ -157,6 +157,11 @@ def terms_of(e: Index) -> tuple[tuple[Monomial, int], ...]:
     return e.terms if isinstance(e, Expr) else (((), e),) if e else ()
 
 
+def constant_term(e: Index) -> int:
+    """Return the constant term of an index."""
+    return next((c for m, c in terms_of(e) if not m), 0)
+
+
 def build(terms: Mapping[Monomial, int]) -> Index:
     """Return the normal form of a sum of terms: coefficients by sorted tuples of atoms."""
     nonzero = [t for t in terms.items() if t[1]]

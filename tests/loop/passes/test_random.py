@@ -16,6 +16,7 @@ from smelt.loop.passes import split_tests as cuts
 from smelt.loop.passes import unroll_and_jam as jam
 from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.distribute import distribute
+from smelt.loop.passes.group_loads import group_loads
 from smelt.loop.passes.hoist import hoist
 from smelt.loop.passes.prefetch import prefetch
 from smelt.loop.text import parse, text
@@ -31,6 +32,7 @@ PASSES = (
     "hoist",
     "distribute",
     "prefetch",
+    "group loads",
 )
 LONGEST = 9000
 """Maximum characters of a text that is rewritten once more."""
@@ -55,6 +57,8 @@ def _apply(name: str, func: ir.Func, random: np.random.Generator) -> ir.Func:
             return distribute(func, loop.var, (at,), 4)
         case ["prefetch"]:
             return prefetch(func, loop.var, "ab"[random.integers(2)], 7)
+        case ["group loads"]:
+            return group_loads(func)
         case ["hoist"]:
             return hoist(func)
         case _:

@@ -51,7 +51,6 @@ from smelt.codegen.llvm.loops.split_store_ranges import (
     single_range_items,
     store_in_range,
 )
-from smelt.codegen.llvm.loops.unroll_columns import store_interleaved_columns
 from smelt.codegen.llvm.loops.vector_tail import run_tail
 from smelt.codegen.llvm.loops.versioning import (
     is_select,
@@ -387,7 +386,7 @@ class NestEmitter(Environment):
         self.save(scope)
         for reduction in self.nest.reductions:
             self._reductions.step(reduction, scope)
-        for s in store_interleaved_columns(self, scope):
+        for s in self.nest.stores:
             self._store(s, scope)
         new = [self.get(x.value, scope, False) for x in self.nest.state_updates]
         for setting, value in zip(self.nest.state_updates, new, strict=True):

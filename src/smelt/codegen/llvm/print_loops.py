@@ -12,13 +12,13 @@ from typing import NamedTuple
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.interleaved_loads import load_strided
 from smelt.codegen.llvm.access.memory import (
-    FARTHEST_STEP,
     element_address,
     gather,
     load_scalar,
     load_vector,
     prefetch,
     scatter,
+    store_interleaved,
     store_scalar,
     store_vector,
 )
@@ -43,6 +43,7 @@ from smelt.errors import InternalError
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.align_stores import skew_of
+from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.loop.text_print import statement_text, value_text
 from smelt.loop.walk import loads as loads_of
 from smelt.loop.walk import places, reads, values
@@ -209,6 +210,9 @@ class LoopPrinter:
     def _store(self, s: loop.Store) -> None:
         """Print a store: of one element, a vector, or lanes that are apart."""
         place, dtype = s.place, self.dtypes[s.place.buffer]
+        if isinstance(s.value, loop.Shuffle) and s.value.pattern == "interleave" and not s.join:
+            self._store_interleaved(place, s.value.args)
+            return
         joined = loop.Apply(s.join, (s.value, loop.Load(place))) if s.join else s.value
         value = self.value(joined)
         m = self.machine(place.lanes)
@@ -221,6 +225,21 @@ class LoopPrinter:
         else:
             raw = splat(self.b, value.value, place.lanes)
             scatter(m, self.addresses[place.buffer], self._offsets(place), raw, dtype, mask)
+
+    def _store_interleaved(self, place: loop.Place, args: Sequence[loop.Value]) -> None:
+        columns = [self.value(x) for x in args]
+        mask = place.mask
+        if mask is not None:
+            assert isinstance(mask, loop.Shuffle)  # of the mask of each column
+            mask = self.value(mask.args[0]).value
+        store_interleaved(
+            self.machine(columns[0].lanes),
+            self._address(loop.Place(place.buffer, place.at)),
+            [x.value for x in columns],
+            self.dtypes[place.buffer],
+            mask,
+            self.target.vector_bytes,
+        )
 
     def _alloc(self, name: str, dtype: DType, elements: int) -> None:
         """Give an array of constant length a place on the stack, at cache lines."""
@@ -376,9 +395,9 @@ class LoopPrinter:
             value = load_scalar(m, self._address(place), dtype, mask)
         elif plain and place.stride == 1:
             value = load_vector(m, self._address(place), dtype, mask)
-        elif plain and isinstance(place.stride, int) and 0 < abs(place.stride) <= FARTHEST_STEP:
-            address = self._address(place)
-            value = load_strided(m, address, place.stride, dtype, mask, PREFETCH_BYTES)
+        elif isinstance(place.stride, int) and (place.group or -FARTHEST_STEP <= place.stride < 0):
+            address, group = self._address(place), place.group or (0,)
+            value = load_strided(m, address, place.stride, dtype, mask, PREFETCH_BYTES, group)
         else:
             value = gather(m, self.addresses[place.buffer], self._offsets(place), dtype, mask)
         if v.other is not None and mask is not None:

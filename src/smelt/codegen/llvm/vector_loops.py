@@ -14,8 +14,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from smelt.codegen.llvm.access.interleaved_loads import group_loads
-from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
 from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
@@ -26,7 +24,6 @@ from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
-from smelt.codegen.llvm.loops.partition_selects import is_split
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.lower_nest import identifier
@@ -40,8 +37,10 @@ from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.align_stores import PIECE, align_stores, cut_tail, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
+from smelt.loop.passes.group_loads import group_loads
 from smelt.loop.passes.hoist import hoist
 from smelt.loop.passes.hoist_offsets import hoist_offsets
+from smelt.loop.passes.interleave_stores import interleave_stores
 from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
     prefetch_block,
@@ -111,7 +110,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return reason
     if nest.reductions:
         return _why_not_reductions(s, nest, storage)
-    return _why_not_lanes(nest) or _why_not_stores(nest)
+    return _why_not_lanes(nest)
 
 
 _OTHERS = (ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
@@ -125,18 +124,12 @@ def _why_not_lanes(nest: Nest) -> str:
         return "positions along the vectors that are computed"
     indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
     indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
-    if any(coefficient(e, nest.vector or "") is None for e in indices):
+    offsets = [a.offset for a in accesses_of(moving)]
+    offsets += [x.access.offset for x in nest.stores]
+    if any(coefficient(e, nest.vector or "") is None for e in (*indices, *offsets)):
         return "quotients of positions along the vectors"
     if any(a.kind == "value" for e in indices for a in atoms(e)):
         return "bounds of positions that are computed"
-    groups = group_loads(moving, lambda a: _step(a, nest.vector))
-    steps = [_step(a, nest.vector) for a in accesses_of(moving)]
-    near = all(isinstance(step, int) and abs(step) <= FARTHEST_STEP for step in steps)
-    # Without tests nothing is left out of a loop, and small tables are looked up in registers.
-    tested = is_split(nest) or any(a.limits for a in accesses_of(moving))
-    near |= tested and None not in steps
-    if not near or any(len(group.offsets) > 1 for group, _ in groups.values()):
-        return "lanes that are apart"
     return ""
 
 
@@ -170,13 +163,6 @@ def _why_not_scans(nest: Nest, storage: Storage) -> str:
     return ""
 
 
-def _why_not_stores(nest: Nest) -> str:
-    """Return which of the stores of a nest are not those of full vectors."""
-    if any(_step(x.access, nest.vector) != 1 or x.where is not None for x in nest.stores):
-        return "stores that are apart, or under a condition" if nest.order else ""
-    return ""
-
-
 def _step(access: Access, vector: str | None) -> Index | None:
     return coefficient(access.offset, vector or "")
 
@@ -202,6 +188,9 @@ def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) 
 
 
 def _fills_lines(s: Schedule, nest: Nest) -> bool:
+    """Return whether a nest stores nothing but full cache lines."""
+    if any(x.where is not None or _step(x.access, nest.vector) != 1 for x in nest.stores):
+        return False
     sizes = (s.phase.dtypes[x.access.buffer].itemsize for x in nest.stores)
     return all(s.lanes * nest.unroll * size % CACHE_LINE == 0 for size in sizes)
 
@@ -299,7 +288,8 @@ def in_vectors(
     for name in short:
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
-    return hoist_offsets(_with_polls(func, inner, wide) if is_polled(s, nest) else func)
+    func = _with_polls(func, inner, wide) if is_polled(s, nest) else func
+    return hoist_offsets(interleave_stores(group_loads(func)))
 
 
 def _in_short_rows(
@@ -309,7 +299,7 @@ def _in_short_rows(
 
     Rows of constant length have one version.
     """
-    func = store_whole(masked_rows(func, row.var, lanes), PACKED)
+    func = group_loads(store_whole(masked_rows(func, row.var, lanes), PACKED))
     shorts = [hoist_offsets(hoist(short_rows(func, lanes, n))) for n in counts]
     body = hoist_offsets(func).body if len(counts) > 1 else shorts[0].body
     for n, short in zip(counts[::-1], shorts[::-1], strict=True) if len(counts) > 1 else ():

@@ -9,11 +9,10 @@ leaves no gap they are plain loads, which the hardware prefetcher follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
-    FARTHEST_STEP,
     element_address,
     intrinsic,
     opaque_mask,
@@ -26,23 +25,12 @@ from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, Load
 from smelt.codegen.llvm.nests.environment import Environment, InterleavedLoads, LoadGroup
+from smelt.loop.passes.group_loads import MAX_STEP, groups_of, is_dense
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, sub, terms_of
+from smelt.types.expr import Index, constant_term, sub
 
 Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)
-MAX_STEP = 16
-"""Largest stride of a group that is read as vectors, if at least every second element is needed."""
-
-
-def is_dense(step: int, teeth: int) -> bool:
-    """Return whether reading everything in between is cheaper than gathering."""
-    return step <= FARTHEST_STEP or (step <= MAX_STEP and 2 * teeth >= step)
-
-
-def constant_term(e: Index) -> int:
-    """Return the constant term of an index."""
-    return next((c for m, c in terms_of(e) if not m), 0)
 
 
 def nest_load_groups(env: Environment, items: Iterable[Item]) -> InterleavedLoads:
@@ -64,19 +52,12 @@ def group_loads(
             at = constant_term(access.offset)
             base = sub(access.offset, at)
             members_of.setdefault((access.buffer, step, base), {})[at] = access
-    comb_of: dict[Access, tuple[LoadGroup, int]] = {}
-    for (_, step, _), members in members_of.items():
-        waiting = sorted(members)
-        while waiting:
-            start = waiting[0]
-            in_group = [at for at in waiting if at < start + step]
-            waiting = waiting[len(in_group) :]
-            comb = LoadGroup(members[start], step, tuple(at - start for at in in_group))
-            comb_of |= {members[at]: (comb, at - start) for at in in_group}
     return {
-        access: group
-        for access, group in comb_of.items()
-        if is_dense(group[0].step, len(group[0].offsets))
+        members[at]: (LoadGroup(members[group[0]], step, group), at)
+        for (_, step, _), members in members_of.items()
+        for group in groups_of(members, step)
+        if is_dense(step, len(group))
+        for at in group
     }
 
 
@@ -91,28 +72,39 @@ def read_group(
     assert comb.first in env.accesses, "the offset of another place would be read"
     base = env.frame.buffers[access.buffer]
     address = element_address(env.b, base, scope.offset(comb.first), dtype)
-    raw = _select_offset(
-        m, address, comb.step, comb.offsets, tooth, dtype, scope.lanes.mask, PREFETCH_BYTES
-    )
+    teeth = tuple(at - comb.offsets[0] for at in comb.offsets)
+    tooth -= comb.offsets[0]
+    mask = scope.lanes.mask
+    raw = _select_offset(m, address, comb.step, teeth, tooth, dtype, mask, PREFETCH_BYTES)
     return m.load_convert(raw, dtype)
 
 
 def load_strided(
-    m: LLVMMachine, address: Value, step: int, dtype: DType, mask: Value | None, far: int = 0
+    m: LLVMMachine,
+    address: Value,
+    step: int,
+    dtype: DType,
+    mask: Value | None,
+    far: int = 0,
+    group: Sequence[int] = (0,),
 ) -> Value:
     """Read every `step`-th element from an address on, backwards if negative.
 
-    Full vectors are read, of which nothing else is touched; what is `far` bytes ahead is
-    prefetched.
+    Full vectors are read, of which nothing is touched but the elements of a group of loads; what is
+    `far` bytes ahead is prefetched.
     """
     b, lanes = m.builder, m.lanes or 1
     kind = m.raw_type(dtype)
     if step > 0:
-        return m.load_convert(_select_offset(m, address, step, (0,), 0, dtype, mask, far), dtype)
+        first = min(group)
+        teeth = tuple(at - first for at in group)
+        start = element_address(b, address, I64(first), dtype) if first else address
+        raw = _select_offset(m, start, step, teeth, -first, dtype, mask, far)
+        return m.load_convert(raw, dtype)
     reverse = lane_numbers(list(range(lanes))[::-1])
-    first = element_address(b, address, I64(step * (lanes - 1)), dtype)
+    start = element_address(b, address, I64(step * (lanes - 1)), dtype)
     reversed_mask = None if mask is None else b.shuffle_vector(mask, mask, reverse)
-    raw = _select_offset(m, first, -step, (0,), 0, dtype, reversed_mask, -far)
+    raw = _select_offset(m, start, -step, (0,), 0, dtype, reversed_mask, -far)
     return m.load_convert(b.shuffle_vector(raw, ir.Constant(kind, ir.Undefined), reverse), dtype)
 
 

@@ -104,10 +104,6 @@ def gather(m: LLVMMachine, base: Value, offsets: Value, dtype: DType, mask: Valu
     return m.load_convert(raw, dtype)
 
 
-FARTHEST_STEP = 4
-"""Largest stride between lanes that is read as full vectors and shuffled."""
-
-
 def lanes_between(m: LLVMMachine, base: Value, step: int, limit: Value, lanes: int) -> Value:
     """Return the mask of lanes i with 0 <= base + i*step < limit.
 

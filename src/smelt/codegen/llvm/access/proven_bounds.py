@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
-    FARTHEST_STEP,
     any_lane,
     every_lane,
     lanes_between,
@@ -18,6 +17,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Position, accesses_of
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Limit
+from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.dtype import i64

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, unvarying_axes
+from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.machine.blocks import ACROSS_ROWS, CUT_SCORE
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient

@@ -5,7 +5,6 @@ from __future__ import annotations
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.interleaved_loads import load_strided, read_group
 from smelt.codegen.llvm.access.memory import (
-    FARTHEST_STEP,
     element_address,
     gather,
     load_scalar,
@@ -22,6 +21,7 @@ from smelt.codegen.llvm.instructions.tables import pick_from
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
 from smelt.codegen.llvm.nests.environment import Environment
+from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.types.dtype import DType, i16, i32
 from smelt.types.expr import Index
 

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from smelt.codegen.llvm.access.interleaved_loads import group_loads
-from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.permute_gather import can_permute
 from smelt.codegen.llvm.access.vector_axis import lanes_of
 from smelt.codegen.llvm.loopir.collapse_axes import substitute_axes
 from smelt.codegen.llvm.loopir.items import Apply, Cast, Const, IndexValue, Load, Phase, Scan
 from smelt.codegen.llvm.loopir.periodic_index import MAX_PERIOD, find_period
 from smelt.codegen.llvm.loopir.rewrite import rebuild
+from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index, axes_of, axis, floordiv, mod, mul, substitute

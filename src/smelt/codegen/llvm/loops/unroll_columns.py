@@ -19,21 +19,18 @@ from dataclasses import replace
 from itertools import product as positions
 from math import inf, prod
 
-from smelt.codegen.llvm.access.interleaved_loads import constant_term, is_dense
-from smelt.codegen.llvm.access.memory import FARTHEST_STEP, element_address, store_interleaved
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.clone import Cloner, merge_equal_items, prune
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, StoreItem
 from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.loops.collapse_short_rows import MAP_KINDS
 from smelt.codegen.llvm.loops.fold_selects import selected_side
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.loop.passes.group_loads import FARTHEST_STEP, is_dense
 from smelt.machine.blocks import UNROLL_RESULTS
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import f64
-from smelt.types.expr import Index, sub, substitute
+from smelt.types.expr import Index, constant_term, substitute
 
 MIN_LANE_ROWS = 128
 """Minimum rows for vectors to run along them: two vectors of bytes."""
@@ -317,32 +314,3 @@ def _dependencies_at(root: Item, at: Mapping[str, Index]) -> Iterator[Item]:
             new_args = [a for a in (selected_side(a, at) for a in item.args) if a not in seen]
             seen.update(new_args)
             pending += new_args
-
-
-def store_interleaved_columns(env: Environment, scope: Scope) -> Sequence[StoreItem]:
-    """Store the columns that are interleaved in memory; return the remaining stores."""
-    lanes, stores = scope.lanes, list(env.nest.stores)
-    remaining: list[StoreItem] = []
-    while stores:
-        first = stores.pop(0)
-        step = coefficient(first.access.offset, lanes.axis) if lanes is not None else None
-        group = [first]
-        if isinstance(step, int) and 1 < step <= UNROLL_RESULTS:
-            group += [s for s in stores if s.access.buffer == first.access.buffer]
-        if lanes is None or not isinstance(step, int) or not _are_interleaved(group, step):
-            remaining.append(first)
-            continue
-        stores = [s for s in stores if s not in group]
-        m, dtype = env.machine(scope, True), env.frame.dtypes[first.access.buffer]
-        base = env.frame.buffers[first.access.buffer]
-        address = element_address(env.b, base, scope.offset(group[0].access), dtype)
-        values = [env.get(s.value, scope, True) for s in group]
-        width = env.frame.target.vector_bytes
-        store_interleaved(m, address, values, dtype, lanes.mask, width)
-    return remaining
-
-
-def _are_interleaved(group: list[StoreItem], step: int) -> bool:
-    first = group[0].access.offset
-    distances = [sub(s.access.offset, first) for s in group]
-    return step > 1 and distances == [*range(step)] and not any(s.where for s in group)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
-from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.vector_axis import (
     candidates,
     choose_vector_axis,
@@ -56,6 +55,7 @@ from smelt.codegen.llvm.schedule.task_tiling import (
 )
 from smelt.codegen.llvm.schedule.transposed_strip import strip_loads
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
+from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass

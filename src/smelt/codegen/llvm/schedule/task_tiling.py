@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeGuard
 
-from smelt.codegen.llvm.access.memory import FARTHEST_STEP
 from smelt.codegen.llvm.access.vector_axis import (
     find_transpose_axis,
     lanes_of,
@@ -25,6 +24,7 @@ from smelt.codegen.llvm.loopir.rewrite import Draft
 from smelt.codegen.llvm.nests.contraction import Contraction, Products
 from smelt.codegen.llvm.schedule.contract import product_block
 from smelt.codegen.llvm.schedule.mask_ranges import depends_on_rows, is_searched, row_group_streams
+from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.machine.blocks import (
     BLOCK,
     FULL_WIDTH,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.interleaved_loads import load_strided
 from smelt.codegen.llvm.access.memory import (
-    FARTHEST_STEP,
     element_address,
     gather,
     load_scalar,
@@ -23,6 +22,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StreamState, WindowRead
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.storage import Key
+from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index
 
