@@ -23,6 +23,7 @@ from smelt.codegen.llvm.access.memory import (
     store_vector,
 )
 from smelt.codegen.llvm.access.prefetch import PREFETCH_BYTES
+from smelt.codegen.llvm.instructions.dot_product import pack_pairs
 from smelt.codegen.llvm.instructions.indexing import (
     I64,
     IndexEmitter,
@@ -305,6 +306,10 @@ class LoopPrinter:
                 x, y = self.value(first), self.value(second)
                 table = [k // 2 + k % 2 * x.lanes for k in range(2 * x.lanes)]
                 return Typed(self.b.shuffle_vector(x.value, y.value, lane_numbers(table)), x.dtype)
+            case loop.Shuffle(args, "halves"):
+                pair = [self.value(a) for a in args]
+                m = self.machine(pair[0].lanes)
+                return Typed(pack_pairs(m, [x.value for x in pair]), i32)
             case loop.Shuffle((arg,), "permute", (lane,)):
                 x = self.value(arg)
                 return Typed(self.b.extract_element(x.value, ir.IntType(32)(lane)), x.dtype)

@@ -22,6 +22,7 @@ from smelt.codegen.llvm.instructions.reductions import (
 )
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, visited_axes
+from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
@@ -95,7 +96,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return ""
     if nest.product is not None:
         return "no map"
-    if any(isinstance(i, _OTHERS) for i in nest.items):
+    if any(isinstance(i, _OTHERS) or contiguous_pair(i) for i in nest.items):
         return "no map"
     if nest.scalars and nest.order:
         return "values of the last position"
@@ -113,7 +114,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     return _why_not_lanes(nest)
 
 
-_OTHERS = (ssa.Reduce, ssa.WindowRead, ssa.KPair, ssa.Dot)
+_OTHERS = (ssa.Reduce, ssa.WindowRead, ssa.Dot)
 """Values that only nests of other kinds compute."""
 
 
