@@ -33,7 +33,7 @@ def test_no_kernel_takes_less(block: int) -> None:
                 continue
             one = state.evaluate(1 << unit.number, 1 << unit.number)
             assert one.cost is not None
-            moved = state.unfused_bytes(unit.number)
+            moved = model.unfused_bytes(unit.number)
             assert moved <= one.cost.moved
             if all(e.same for e in unit.edges):
                 assert moved == one.cost.moved

@@ -36,7 +36,7 @@ from smelt.python.imports import fork_safe_import
 from smelt.runtime.cache import Cache
 from smelt.runtime.code_identity import package_identity
 from smelt.runtime.compile_scope import with_frame_room
-from smelt.runtime.cuda.chunks import prepare_chunks
+from smelt.runtime.cuda.chunks import DeviceChunks
 from smelt.runtime.cuda.code import find_loaded
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
@@ -215,7 +215,7 @@ class DeviceProgram:
             prepare = (
                 partial(Loop, use.shape, use.wanted, body)
                 if isinstance(use, LoopUse)
-                else partial(prepare_chunks, use.rounds, body)
+                else partial(DeviceChunks, use.rounds, body)
             )
             return HostStep(use.name, prepare, use.inputs, use.outputs)
 

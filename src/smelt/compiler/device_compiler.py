@@ -44,7 +44,7 @@ from smelt.runtime.plan_tables import Sizes
 from smelt.tune.device_plans import SHARE
 from smelt.tune.scheduled_gpu import policy_in_force, rates_of, scheduled
 from smelt.tune.schedules import race
-from smelt.types.expr import evaluate, mul, product, sizes_of
+from smelt.types.expr import mul, product, sizes_of
 
 _RACES: Final = threading.Lock()
 """Held by the thread that times programs: kernels get ready side by side."""
@@ -216,12 +216,8 @@ def _flat_clusters(
 ) -> Iterator[tuple[Cluster, Mapping[str, int]]]:
     """Yield the clusters that are kernels with their sizes, in the order of `Recipe.kernels`."""
     for cluster in plan.clusters:
-        body, loop = cluster.body, cluster.loop
-        if body is not None:
-            yield from _flat_clusters(body.plan, {**sizes, body.chunks.rows: body.chunks.block})
-        elif loop is not None and loop.plan is not None:
-            step = {n: int(evaluate(e, sizes)) for n, e in loop.op.binding.items()}
-            yield from _flat_clusters(loop.plan, step)
+        if cluster.inner_plan is not None:
+            yield from _flat_clusters(cluster.inner_plan, cluster.inner_sizes(sizes))
         else:
             yield cluster, sizes
 

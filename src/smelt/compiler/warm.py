@@ -103,15 +103,6 @@ def compile(  # noqa: A001 - the field's word, as re.compile
     target = host()
     store = Cache.default() if knobs.CACHE.get() and not knobs.VERIFY.get() else None
     program = Program(graph, hints) if program is None else program
-    if store is None:
-        return _driver().compile(
-            graph,
-            hints=hints,
-            donate=donate,
-            target=target,
-            compiler=compile_part,
-            allowance=program.allowance,
-        )
 
     def make() -> Compiled:
         compiler = _driver().compile
@@ -126,6 +117,8 @@ def compile(  # noqa: A001 - the field's word, as re.compile
         )
         return compiled
 
+    if store is None:
+        return make()
     settings = recall(program, machine_id(target))
     raced = make() if settings is None and knobs.TUNE.get() == "race" else None
     if raced is not None:

@@ -9,8 +9,9 @@ evaluated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from smelt.backend import Gpu, Machine
 from smelt.errors import REASONS
@@ -76,6 +77,7 @@ from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType, shape_text
 
 Sizes = Mapping[str, int]
+T = TypeVar("T", PassData, ConstantData, OrderData, LibraryData)
 
 
 def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> ReportData:
@@ -97,7 +99,7 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
         target=_target(compiled.target),
         total=_total(compiled, kernels, nodes, times),
         memory=_memory(compiled, sizes, kernels),
-        passes=tuple(_pass(fact) for fact in journal.of(PassRan)),
+        passes=tuple(_of_fact(PassData, f) for f in journal.of(PassRan)),
         nodes=nodes,
         edges=_edges(listed, entries_of, sizes, labels),
         inputs=tuple(labels.number[n] for n in plan.graph.inputs),
@@ -109,34 +111,22 @@ def build(compiled: Compiled, sizes: Sizes, times: Times | None = None) -> Repor
             _decision(k, fact, nodes) for k, fact in enumerate(decisions_of(plan, journal))
         ),
         constants=tuple(
-            ConstantData(
-                value=f.value,
-                what=f.what,
-                nbytes=f.bytes,
-                saves_ns=f.saves_ns,
-                kept=f.kept,
-                room=f.room_bytes,
-            )
+            _of_fact(ConstantData, f, nbytes=f.bytes, room=f.room_bytes)
             for f in journal.of(ConstantWeighed)
         ),
-        orders=tuple(
-            OrderData(windows=f.windows, last=f.last, first_ns=f.first_ns, last_ns=f.last_ns)
-            for f in journal.of(OrderChosen)
-        ),
+        orders=tuple(_of_fact(OrderData, f) for f in journal.of(OrderChosen)),
         libraries=tuple(
-            LibraryData(
-                value=f.value,
-                library=f.library,
-                shape=f.shape,
-                taken=f.taken,
-                reason=LIBRARY_REASONS[f.reason],
-                own_ns=f.own_ns,
-                library_ns=f.library_ns,
-            )
+            _of_fact(LibraryData, f, reason=LIBRARY_REASONS[f.reason])
             for f in journal.of(LibraryProduct)
         ),
         checks=tuple(labels.number[n] for n in plan.graph.check_outputs),
     )
+
+
+def _of_fact(kind: type[T], fact: Fact, **others: Any) -> T:
+    """Return data with the fields of a fact under their own names, and with others."""
+    names = (f.name for f in fields(kind) if f.name not in others)
+    return kind(**{name: getattr(fact, name) for name in names}, **others)
 
 
 def decisions_of(plan: Plan, journal: Journal) -> Sequence[Decision]:
@@ -388,10 +378,6 @@ def _sum(numbers: Sequence[float | None]) -> float | None:
     return sum(numbers_known) if len(numbers_known) == len(numbers) else None
 
 
-def _pass(fact: PassRan) -> PassData:
-    return PassData(name=fact.name, before=fact.before, after=fact.after, seconds=fact.seconds)
-
-
 def _target(machine: Machine) -> TargetData:
     return TargetData(
         name=machine.name,
@@ -507,7 +493,7 @@ def _temp(executable: Executable, sizes: Sizes) -> int:
     for step in (s for group in executable.launches for s in group):
         if isinstance(step, CallStep) and isinstance(step.call, ChunkedCall):
             rounds = step.call.rounds
-            rows = max((high - low for low, high in rounds.ranges(sizes)), default=0)
+            rows = max(rounds.lengths(sizes), default=0)
             chunk_bytes = max(chunk_bytes, _temp(step.call.body, {**sizes, rounds.rows: rows}))
         elif isinstance(step, CallStep) and isinstance(step.call, LoopCall):
             chunk_bytes = max(chunk_bytes, step.call.prepare(sizes))

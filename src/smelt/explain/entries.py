@@ -7,7 +7,6 @@ steps, and so are the kernels of one step, unless the loop is one kernel.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -72,7 +71,7 @@ def entries(compiled: Compiled, sizes: Sizes) -> list[Entry]:
             continue
         body, first = cluster.body, len(result)
         chunk_kernels = kernels[first : first + len(body.plan.clusters)]
-        chunk_counts = Counter(high - low for low, high in body.chunks.ranges(sizes))
+        chunk_counts = body.chunks.lengths(sizes)
         rows = max(chunk_counts, default=0)
         chunk_sizes = {**sizes, body.chunks.rows: rows}
         costs, levels = predict(body.plan, compiled.target, chunk_sizes)
@@ -105,7 +104,7 @@ def _add_steps(result: list[Entry], number: int, loop: LoopBody, compiled: Compi
     assert loop.plan is not None
     parent, first = result[number], len(result)
     steps = int(evaluate(loop.op.length[0], parent.sizes)) if loop.op.length else 1
-    sizes = {n: int(evaluate(e, parent.sizes)) for n, e in loop.op.binding.items()}
+    sizes = loop.op.step_sizes(parent.sizes)
     costs, levels = predict(loop.plan, compiled.target, sizes)
     for k, (c, cost) in enumerate(zip(loop.plan.clusters, costs, strict=True)):
         kernel = compiled.kernels[first + k]
@@ -123,7 +122,7 @@ def _add_steps(result: list[Entry], number: int, loop: LoopBody, compiled: Compi
 def chunked_work(kernel: Kernel, body: Body, sizes: Sizes) -> Work:
     """Return the work of a kernel in all chunks of a body."""
     total = Work()
-    for rows, count in Counter(high - low for low, high in body.chunks.ranges(sizes)).items():
+    for rows, count in body.chunks.lengths(sizes).items():
         chunk_work = work(kernel, {**sizes, body.chunks.rows: rows})
         total += Work(chunk_work.flops * count, chunk_work.transcendentals * count)
     return total

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -44,6 +44,20 @@ def bits(mask: int) -> tuple[int, ...]:
 def least(mask: int) -> int:
     """Return the smallest number in a set, -1 if it is empty."""
     return (mask & -mask).bit_length() - 1
+
+
+def closure(roots: int, operands: Sequence[int], within: int) -> int:
+    """Return the members of a set that its members `roots` depend on, these included.
+
+    >>> bits(closure(0b1001, [0, 0b1, 0b10, 0b110], within=0b1110))
+    (1, 2, 3)
+    """
+    reached, pending = 0, roots & within
+    while pending:
+        u = pending.bit_length() - 1
+        reached |= 1 << u
+        pending = (pending | operands[u] & within) & ~reached
+    return reached
 
 
 class Hints(dict[str, int]):

@@ -27,8 +27,7 @@ from smelt.errors import SmeltError
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.state import SMALL_RATIO
 from smelt.fusion.trace import Trace
-from smelt.fusion.trace import trace as traced
-from smelt.fusion.units import is_free
+from smelt.fusion.units import is_free, trace_of
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import all_size_names, users, with_inputs
@@ -369,7 +368,7 @@ class _ChunkGrower:
     # ---- growing -------------------------------------------------------------------------------
 
     def trace(self, node: Node) -> Trace:
-        return traced(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
+        return trace_of(node)
 
     def _add(self, node: Node, axis: int) -> None:
         known_axis = self.axis.get(node)

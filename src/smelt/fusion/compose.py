@@ -26,14 +26,13 @@ from smelt.fusion.chunking import (
     chunk_rows,
     rows_that_fit,
 )
-from smelt.fusion.decide import rename_decision
+from smelt.fusion.decide import compared_times, decision, rename_decision
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
 from smelt.fusion.predict import chunked_cost, chunked_traffic, costs
 from smelt.fusion.recompute import MAX_SLOWER
 from smelt.fusion.split_graph import split_graph, with_wide_sums
 from smelt.fusion.state import SMALL_RATIO
-from smelt.fusion.trace import trace
-from smelt.fusion.units import is_free
+from smelt.fusion.units import is_free, trace_of
 from smelt.fusion.verify import verify
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
@@ -123,10 +122,7 @@ def _plan(
     if available is None and target.tiling.recomputes_products:
         again = _recomputing_plan(unchunked, candidate, target, hints, donated)
         if again is not None:
-            if journal is not None:
-                for decision in again.decisions:
-                    journal.record(decision)
-            return again
+            return _recorded(again, journal)
     if available is not None:
         kept = candidate if isinstance(candidate, Plan) else unchunked
         if total_kept_bytes(kept, defaults) + ALIGNED > available:
@@ -187,10 +183,15 @@ def _frugal_plan(
     frugal = plan_single.plan(unchunked.graph, target, None, hints, donated=donated, frugal=True)
     if total_kept_bytes(frugal, defaults) >= total_kept_bytes(unchunked, defaults):
         return unchunked
+    return _recorded(frugal, journal)
+
+
+def _recorded(plan: Plan, journal: Journal | None) -> Plan:
+    """Record the decisions of a plan that was made without the journal."""
     if journal is not None:
-        for decision in frugal.decisions:
-            journal.record(decision)
-    return frugal
+        for d in plan.decisions:
+            journal.record(d)
+    return plan
 
 
 def _fitting_plan(
@@ -413,7 +414,7 @@ def _fills_memory(nbytes: int, target: Machine) -> bool:
 def total_kept_bytes(candidate: Plan, hints: Hints) -> int:
     """Return the bytes that a plan keeps between kernels, including those of its chunks."""
     chunk_bytes = (
-        arena_bytes(body.plan, Hints({**hints, body.chunks.rows: body.chunks.block}))
+        arena_bytes(body.plan, Hints(body.block_sizes(hints)))
         for _, body in candidate.chunked_clusters
     )
     return arena_bytes(candidate, hints) + max(chunk_bytes, default=0)
@@ -562,7 +563,7 @@ class _Composer:
         """
         assert cluster.body is not None
         body, extent = cluster.body, at_hints(self.parts.extent, self.hints)
-        fewest = sum(1 for _ in body.chunks.ranges(self.hints))
+        fewest = body.chunks.lengths(self.hints).total()
         rows = (-(-extent // n) for n in range(fewest, fewest + CHUNK_COUNTS))
         lengths = dict.fromkeys(round_up_rows(n, body.chunks.multiples) for n in rows)
         others = (
@@ -630,14 +631,12 @@ class _Composer:
     def _chunk_bytes(self, cluster: Cluster) -> int:
         """Return the bytes that a chunk keeps between its kernels."""
         assert cluster.body is not None
-        rows = cluster.body.chunks.block
-        return arena_bytes(cluster.body.plan, Hints({**self.hints, self.parts.rows: rows}))
+        return arena_bytes(cluster.body.plan, Hints(cluster.body.block_sizes(self.hints)))
 
     def _keeps_several_values(self, cluster: Cluster) -> bool:
         """Return whether a chunk keeps noticeably more than its largest value at some time."""
         assert cluster.body is not None
-        body, chunks = cluster.body.plan, cluster.body.chunks
-        hints = Hints({**self.hints, chunks.rows: chunks.block})
+        body, hints = cluster.body.plan, Hints(cluster.body.block_sizes(self.hints))
         sizes = [at_hints(s.nbytes, hints) for s in body.slots if s.offset is not None]
         largest = max(sizes, default=0)
         return arena_bytes(body, hints) - largest > largest // SMALL_RATIO
@@ -650,7 +649,7 @@ class _Composer:
         """
         assert cluster.body is not None
         chunks, body = cluster.body.chunks, cluster.body.plan
-        chunk_count = sum(1 for _ in chunks.ranges(self.hints))
+        chunk_count = chunks.lengths(self.hints).total()
         shared = {x for x, c in zip(body.graph.inputs, chunks.reads) if c.axis == WHOLE}
         repacked = sum(
             at_hints(x.type.nbytes, self.hints)
@@ -725,7 +724,7 @@ def _is_summed(graph: Graph, value: Node) -> bool:
     for node in graph.nodes():
         operands = [x for x in node.inputs if x in dependents]
         if any(rows in x.type.shape for x in operands) and rows not in node.type.shape:
-            traced = trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
+            traced = trace_of(node)
             if traced.reductions or traced.dots:
                 return True
         if operands:
@@ -736,23 +735,9 @@ def _is_summed(graph: Graph, value: Node) -> bool:
 def _refused(unchunked: Plan, value: Node, reason: str, hints: Hints) -> Decision:
     names, reader = name_values(unchunked.graph), _reader(unchunked.graph, value)
     nbytes = at_hints(value.type.nbytes, hints)
-    details = {
-        "value": names[value],
-        "bytes": nbytes,
-        "how": reason,
-        "a_op": value.op.name,
-        "b_op": reader.op.name,
-    }
-    return Decision(
-        names[value],
-        names[reader],
-        "split",
-        "not-in-rounds",
-        saves_bytes=2 * nbytes,
-        a_origin=value.origin,
-        origin=reader.origin,
-        details=details,
-    )
+    details = {"value": names[value], "bytes": nbytes, "how": reason}
+    saved = 2 * nbytes
+    return decision(names, value, reader, "split", "not-in-rounds", details, saves_bytes=saved)
 
 
 def _accepted(
@@ -773,22 +758,16 @@ def _accepted(
         "rows": body.chunks.block,
         "extent": expr_text(body.chunks.extent),
         "again": extra_bytes,
-        "rounds": sum(1 for _ in body.chunks.ranges(hints)),
-        "a_op": value.op.name,
-        "b_op": reader.op.name,
+        "rounds": body.chunks.lengths(hints).total(),
     }
-    return Decision(
-        names[value],
-        names[reader],
+    return decision(
+        names,
+        value,
+        reader,
         "fused",
         "rounds",
+        details,
         saves_bytes=2 * avoided_bytes,
-        saves_ns=max(split_ns - fused_ns, 0.0),
         costs_bytes=extra_bytes,
-        costs_ns=max(fused_ns - split_ns, 0.0),
-        fused_ns=fused_ns,
-        split_ns=split_ns,
-        a_origin=value.origin,
-        origin=reader.origin,
-        details=details,
+        **compared_times(split_ns, fused_ns),
     )

@@ -142,11 +142,9 @@ class Model(CostModel):
 
         The rest is the same in every plan.
         """
-        read = sum(self.nbytes[e.producer] for e in unit.edges)
-        touch = sum(
-            self.read_ns(e.producer, self.nbytes[e.producer], self.cores) for e in unit.edges
-        )
-        touch += self.write_ns(unit.number, self.cores)
+        operands = [e.producer for e in unit.edges]
+        read = sum(self.nbytes[v] for v in operands)
+        touch = self.read_values_ns(operands, self.cores) + self.write_ns(unit.number, self.cores)
         launch = self.target.dispatch_ns
         return Cost(
             launch + touch,
@@ -164,11 +162,10 @@ class Model(CostModel):
         operands = list(bits(self.units.operands[u]))
         work = self.step_ns[u] * self.elements[u]
         read = sum(self.nbytes[v] for v in operands)
-        serial_ns = sum(self.read_ns(v, self.nbytes[v], 1) for v in operands) + self.write_ns(u, 1)
+        serial_ns = self.read_values_ns(operands, 1) + self.write_ns(u, 1)
         tasks = -(-self.elements[u] // self.tiling.map_block)
         threads = 1 if work + serial_ns < INLINE_NS else max(min(tasks, self.cores), 1)
-        touch = sum(self.read_ns(v, self.nbytes[v], threads) for v in operands)
-        touch += self.write_ns(u, threads)
+        touch = self.read_values_ns(operands, threads) + self.write_ns(u, threads)
         return self.cost_of(work, threads, touch, read=read, written=self.nbytes[u], tasks=tasks)
 
     def scatter_cost(self, region: Region) -> Cost:
@@ -305,7 +302,8 @@ class Model(CostModel):
                 if not schedule.depthwise:
                     region.work += patches_ns(self.units, region, work)
         tasks = schedule.tasks()
-        threads = self.threads(region.work, self._floor(region), tasks)
+        floor = self.read_values_ns(region.loads, 1) + self.write_values_ns(bits(region.stored), 1)
+        threads = self.threads(region.work, floor, tasks)
         traffic = _Traffic(self, region, schedule, threads)
         partials = self._partials(region, schedule)
         count = len(region.loads) + region.stored.bit_count()
@@ -355,11 +353,6 @@ class Model(CostModel):
         for u, share in shares.items():
             step_ns[u] *= share
         return step_ns
-
-    def _floor(self, region: Region) -> float:
-        """Return the least nanoseconds that one core needs for the arrays."""
-        read = sum(self.read_ns(v, self.nbytes[v], 1) for v in region.loads)
-        return read + sum(self.write_ns(u, 1) for u in bits(region.stored))
 
     def _partials(self, region: Region, schedule: ScheduleModel) -> float:
         """Return the time of writing and reading the partial results of a split reduction."""

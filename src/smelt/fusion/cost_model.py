@@ -8,7 +8,7 @@ this class alone.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import TypeAlias
 
@@ -16,9 +16,9 @@ from smelt.backend.machine import Kind, Level, Machine
 from smelt.fusion.bitsets import Hints, at_hints, bits
 from smelt.fusion.cascade.term import Term
 from smelt.fusion.region import Region
-from smelt.fusion.units import Unit, Units
+from smelt.fusion.units import AT_ZERO, Edge, Unit, Units
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Index
+from smelt.types.expr import Expr, Index, atoms
 
 CHARGED = 0.5
 """Share of the shorter of arithmetic and memory time that does not count in comparing kernels.
@@ -78,7 +78,56 @@ class Cost:
         return {name: round(getattr(self, name), 1) for name in _TERMS}
 
 
-class CostModel(ABC):
+class ValueSizes:
+    """The sizes of one graph's axes and values at those of the hints."""
+
+    def __init__(self, units: Units, hints: Hints) -> None:
+        self.units, self.hints = units, hints
+        self.extents = [at_hints(e, hints) for e in units.extents]
+        self.itemsize = [node.type.dtype.itemsize for node in units.values]
+        self.elements = [
+            max(prod([at_hints(e, hints) for e in node.type.shape]), 0) for node in units.values
+        ]
+        self.nbytes = [n * b for n, b in zip(self.elements, self.itemsize, strict=True)]
+
+    def read_bytes(self, region: Region) -> dict[int, int]:
+        """Return the bytes of each value that a region reads, each element once."""
+        read = region.elements_read(self.elements, self.extents)
+        return {v: n * self.itemsize[v] for v, n in read}
+
+    def moved_bytes(self, region: Region) -> int:
+        """Return the bytes that one kernel or library call reads and writes."""
+        if region.members & self.units.calls:
+            return self.unfused_bytes(region.members.bit_length() - 1)
+        written = sum(self.nbytes[u] for u in bits(region.stored))
+        return written + sum(self.read_bytes(region).values())
+
+    def unfused_bytes(self, u: int) -> int:
+        """Return the bytes that one operator reads and writes as a kernel of its own."""
+        unit = self.units.unit(u)
+        if unit.is_library:
+            return self.nbytes[u] + sum(self.nbytes[e.producer] for e in unit.edges)
+        volumes: dict[int, int] = {}
+        for edge in unit.edges:
+            n = prod([self.extents[unit.axes[a]] for a in _axes_read(unit, edge)])
+            volumes[edge.producer] = volumes.get(edge.producer, 0) + n
+        read = sum([min(n, self.elements[v]) * self.itemsize[v] for v, n in volumes.items()])
+        return read + self.nbytes[u]
+
+
+def _axes_read(unit: Unit, edge: Edge) -> set[int]:
+    """Return the axes along which an edge reads, including those of computed positions."""
+    data_positions = dict(unit.trace.data_positions)
+    axes = {t for t in edge.terms if isinstance(t, int) and t != AT_ZERO}
+    for x in (x for t in edge.terms if isinstance(t, Expr) for x in atoms(t)):
+        if x.kind == "axis":
+            axes.add(int(x.name[1:]))
+        elif x.kind == "value":
+            axes.update(data_positions[x.name])
+    return axes
+
+
+class CostModel(ValueSizes, ABC):
     """The cost model of one graph on one machine, at the sizes of the hints.
 
     `extra_bytes` are touched by a call in addition to the graph's inputs and outputs.
@@ -92,15 +141,10 @@ class CostModel(ABC):
     def __init__(
         self, units: Units, machine: Machine, hints: Hints, extra_bytes: int, cores: int, lanes: int
     ) -> None:
-        self.units, self.machine, self.hints = units, machine, hints
-        self.tiling = machine.tiling
+        super().__init__(units, hints)
+        self.machine, self.tiling = machine, machine.tiling
         self.cores, self.lanes = cores, lanes
-        self.extents = [max(at_hints(e, hints), 1) for e in units.extents]
-        self.itemsize = [node.type.dtype.itemsize for node in units.values]
-        self.elements = [
-            max(prod([at_hints(e, hints) for e in node.type.shape]), 0) for node in units.values
-        ]
-        self.nbytes = [n * b for n, b in zip(self.elements, self.itemsize, strict=True)]
+        self.extents = [max(n, 1) for n in self.extents]
         outside = extra_bytes + sum(self.nbytes[: len(units.inputs)])
         outside += sum(self.nbytes[u] for u in bits(units.outputs))
         self.resting_level: list[Level] = []
@@ -122,10 +166,13 @@ class CostModel(ABC):
         """Return the time of writing a full value."""
         return self.nbytes[v] * self.ns_per_byte(self.resting_level[v], "write", threads)
 
-    def read_bytes(self, region: Region) -> dict[int, int]:
-        """Return the bytes of each value that a region reads, each element once."""
-        read = region.elements_read(self.elements, self.extents)
-        return {v: n * self.itemsize[v] for v, n in read}
+    def read_values_ns(self, values: Iterable[int], threads: int) -> float:
+        """Return the time of the first touch of whole values."""
+        return sum([self.read_ns(v, self.nbytes[v], threads) for v in values])
+
+    def write_values_ns(self, values: Iterable[int], threads: int) -> float:
+        """Return the time of writing whole values."""
+        return sum([self.write_ns(v, threads) for v in values])
 
     @abstractmethod
     def ns_per_byte(self, level: Level, kind: Kind, threads: int) -> float:

@@ -8,6 +8,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any, Protocol
 
@@ -73,17 +74,9 @@ class Decisions:
             for node in self.units.pulled(unit.number):
                 if node.op.is_view and node not in recorded:
                     recorded.add(node)
-                    details = {"a_op": node.op.name, "b_op": unit.node.op.name, "op": node.op.name}
+                    pair, details = (node, unit.node), {"op": node.op.name}
                     self.records.append(
-                        Decision(
-                            self.node_names[node],
-                            self.names[unit.number],
-                            "fused",
-                            "free-view",
-                            details=details,
-                            a_origin=node.origin,
-                            origin=unit.node.origin,
-                        )
+                        decision(self.node_names, *pair, "fused", "free-view", details)
                     )
 
     def off(self) -> None:
@@ -387,7 +380,7 @@ class Decisions:
         nbytes, values = self.model.nbytes, bits(first.reads & second.reads)
         return {
             "saves_bytes": sum(nbytes[v] for v in values),
-            "saves_ns": sum(self.model.read_ns(v, nbytes[v], self.model.cores) for v in values),
+            "saves_ns": self.model.read_values_ns(values, self.model.cores),
         }
 
     def _shared(self, first: Joinable, second: Joinable) -> dict[str, Any]:
@@ -425,20 +418,23 @@ class Decisions:
         details: Mapping[str, Any],
         **numbers: Any,
     ) -> None:
-        first, second = self.units.values[a], self.units.values[b]
-        all_details = {"a_op": first.op.name, "b_op": second.op.name, **details}
-        self.records.append(
-            Decision(
-                self.names[a],
-                self.names[b],
-                verdict,
-                reason,
-                details=all_details,
-                a_origin=first.origin,
-                origin=second.origin,
-                **numbers,
-            )
-        )
+        pair = self.units.values[a], self.units.values[b]
+        self.records.append(decision(self.node_names, *pair, verdict, reason, details, **numbers))
+
+
+def decision(
+    names: Mapping[Node, str],
+    a: Node,
+    b: Node,
+    verdict: Verdict,
+    reason: str,
+    details: Mapping[str, Any],
+    **numbers: Any,
+) -> Decision:
+    """Return a decision about two values of a graph, which `names` names."""
+    details = {"a_op": a.op.name, "b_op": b.op.name, **details}
+    origins = {"a_origin": a.origin, "origin": b.origin}
+    return Decision(names[a], names[b], verdict, reason, details=details, **origins, **numbers)
 
 
 def rename_decision(
@@ -449,28 +445,18 @@ def rename_decision(
         k: name(v) if isinstance(v, str) and not k.endswith("op") else v
         for k, v in d.details.items()
     }
-    return Decision(
-        name(d.a),
-        name(d.b),
-        d.verdict,
-        d.reason,
-        d.saves_bytes,
-        d.saves_ns,
-        d.costs_bytes,
-        d.costs_ns,
-        d.fused_ns,
-        d.split_ns,
-        a_origin,
-        origin,
-        details,
-    )
+    return replace(d, a=name(d.a), b=name(d.b), a_origin=a_origin, origin=origin, details=details)
 
 
 def _numbers(saved: int, split_ns: float, fused_ns: float) -> dict[str, Any]:
+    saved_bytes = {"saves_bytes": max(saved, 0), "costs_bytes": max(-saved, 0)}
+    return saved_bytes | compared_times(split_ns, fused_ns)
+
+
+def compared_times(split_ns: float, fused_ns: float) -> dict[str, Any]:
+    """Return the nanoseconds of a decision between two totals."""
     gain = split_ns - fused_ns
     return {
-        "saves_bytes": max(saved, 0),
-        "costs_bytes": max(-saved, 0),
         "saves_ns": max(gain, 0.0),
         "costs_ns": max(-gain, 0.0),
         "fused_ns": fused_ns,

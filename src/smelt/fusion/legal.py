@@ -39,6 +39,7 @@ from smelt.fusion.region import MAX_READS, Region
 from smelt.fusion.units import Edge, Unit, Units
 from smelt.graph.source_names import called_names, source_names
 from smelt.graph.text import name_values
+from smelt.graph.walk import reachable
 from smelt.knobs.values import Pairs
 from smelt.ops.windows import WINDOW_STEPS
 from smelt.python.dataclass import dataclass
@@ -98,24 +99,23 @@ class Barriers:
 
         Yields each with the units between.
         """
-        pending = [(v, dims, 0)] if dims else []
-        seen = set(pending)
-        while pending:
-            v, dims, between = pending.pop()
-            if self.products >> v & 1:
-                yield v, between
+
+        def sources(read: tuple[int, int, int]) -> Iterator[tuple[int, int, int]]:
+            v, dims, between = read
             if v < len(self.units.inputs) or self.units.reductions >> v & 1:
-                continue
+                return
             for edge in self.units.unit(v).edges:
                 followed = sum(
                     1 << d
                     for d, t in enumerate(edge.terms)
                     if isinstance(t, int) and t >= 0 and dims >> t & 1
                 )
-                source = edge.producer, followed, between | 1 << v
-                if followed and source not in seen:
-                    seen.add(source)
-                    pending.append(source)
+                if followed:
+                    yield edge.producer, followed, between | 1 << v
+
+        for u, _, between in reachable([(v, dims, 0)] if dims else [], sources):
+            if self.products >> u & 1:
+                yield u, between
 
 
 def _is_fixed(reader: Unit, edge: Edge, d: int, units: Units) -> bool:
@@ -242,11 +242,6 @@ def refuse_sets(
         return Refusal("code-size", {"size": int(size), "limit": MAX_CODE_SIZE})
     product = barriers.product(members)
     return None if product < 0 else refuse_fault(units, CROSSING, product)
-
-
-def refuse_multiple_reads(units: Units, reduction: int) -> Refusal:
-    """Refuse a reduction that is read at several positions: it is computed once and stored."""
-    return refuse_fault(units, CROSSING, reduction)
 
 
 def refuse_fault(units: Units, reason: str, number: int) -> Refusal:

@@ -31,7 +31,7 @@ from smelt.fusion.units import trace_of
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Body, Loop, loop_key
-from smelt.graph.walk import substitute_nodes, users, with_inputs
+from smelt.graph.walk import reachable, substitute_nodes, users, with_inputs
 from smelt.machine.tiling import CPU_TILING, Tiling
 from smelt.ops.create import Constant
 from smelt.python.dataclass import dataclass
@@ -165,16 +165,8 @@ def _is_stacked(node: Node) -> bool:
 def _reads_others(reader: Node, run: _Run) -> bool:
     """Return whether an operand, other than stacked results, depends on the loop."""
     results = set(run.results)
-    stack = [x for x in reader.inputs if not (x in results and _is_stacked(x))]
-    seen: set[Node] = set()
-    while stack:
-        node = stack.pop()
-        if node in results:
-            return True
-        if node not in seen:
-            seen.add(node)
-            stack.extend(node.inputs)
-    return False
+    operands = [x for x in reader.inputs if not (x in results and _is_stacked(x))]
+    return any(x in results for x in reachable(operands, lambda node: node.inputs))
 
 
 class _Step:

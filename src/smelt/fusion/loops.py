@@ -90,7 +90,7 @@ def _with_step(
     whole = replace(cluster, loop=LoopBody(loop, wanted))
     if loop.length and is_recurrence(loop.body.graph, loop.carries, wanted):
         return whole
-    here = {n: int(evaluate(e, sizes)) for n, e in loop.binding.items()}
+    here = loop.step_sizes(sizes)
     graph = step_graph(loop, wanted)
     plan = plan_step(graph, here)
     if isinstance(target, PricedGpu) and loop.length and is_one_program(graph):
@@ -155,16 +155,7 @@ def is_recurrence(graph: Graph, carries: int, wanted: Sequence[int]) -> bool:
 
 def is_elementwise(node: Node) -> bool:
     """Return whether an operator computes elements without reducing or looking up."""
-    if not node.op.fusible:
-        return False
-    traced = trace_of(node)
-    return not (
-        traced.reductions
-        or traced.dots
-        or traced.scan_axis >= 0
-        or traced.scatter_dims
-        or traced.data_positions
-    )
+    return node.op.fusible and trace_of(node).is_elementwise
 
 
 def _keeps_place(output: Node, carries: Mapping[Node, None]) -> bool:

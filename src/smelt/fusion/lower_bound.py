@@ -190,8 +190,8 @@ class Bounds:
             nbytes = min(max(map(volume, masks)), model.elements[v]) * model.itemsize[v]
             reads[v] = model.read_ns(v, nbytes, 1), model.read_ns(v, nbytes, model.cores)
             read |= 1 << v
-        full_ns = sum([model.read_ns(v, model.nbytes[v], 1) for v in bits(read | region.members)])
-        full_ns += sum([model.write_ns(u, 1) for u in bits(region.members)])
+        full_ns = model.read_values_ns(bits(read | region.members), 1)
+        full_ns += model.write_values_ns(bits(region.members), 1)
         return LowerBound(
             region.members,
             work,

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import prod
 
 from smelt.fusion.bitsets import bits
-from smelt.fusion.cascade.term import Term
+from smelt.fusion.cascade.term import Term, subterms
 from smelt.fusion.contraction_cost import contractions
 from smelt.fusion.region import Region
 from smelt.fusion.trace import STEP_COST
@@ -351,12 +351,9 @@ def summed_axes(t: Term) -> tuple[str, ...]:
 
 def _follows_reduction(t: Term) -> bool:
     """Return whether a term depends on a reduction, in this block or before."""
-    pending, seen = [t], {t}
-    while pending:
-        current = pending.pop()
-        is_reduction = isinstance(current.value, tuple) and current.value[:1] == ("reduce",)
-        if current.is_reduction or is_reduction or current.kind in ("old", "new"):
-            return True
-        pending += [x for x in current.args if x not in seen]
-        seen.update(current.args)
-    return False
+    return any(
+        x.is_reduction
+        or x.kind in ("old", "new")
+        or (isinstance(x.value, tuple) and x.value[:1] == ("reduce",))
+        for x in subterms(t)
+    )

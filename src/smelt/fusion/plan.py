@@ -12,7 +12,7 @@ from smelt.graph.loop import Loop
 from smelt.journal.facts import Decision
 from smelt.kernel.chunks import Chunks
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Index, evaluate
+from smelt.types.expr import Index
 from smelt.types.tensor import Shape
 
 Donate: TypeAlias = tuple[int | tuple[int, int], ...]
@@ -75,6 +75,12 @@ class Cluster:
             return self.body.plan
         return None if self.loop is None else self.loop.plan
 
+    def inner_sizes(self, sizes: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the sizes of its inner plan: those of a full chunk, or of a loop's step."""
+        if self.body is not None:
+            return self.body.block_sizes(sizes)
+        return sizes if self.loop is None else self.loop.op.step_sizes(sizes)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
@@ -87,6 +93,10 @@ class Body:
     plan: Plan
     of: Mapping[Node, Node]
     """The operators of the cluster by the nodes of the body that compute them."""
+
+    def block_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of a full chunk."""
+        return {**sizes, self.chunks.rows: self.chunks.block}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,12 +180,8 @@ def cluster_sizes(plan: Plan, sizes: Mapping[str, int]) -> list[Mapping[str, int
     """
     result: list[Mapping[str, int]] = [sizes] * len(plan.clusters)
     for c in plan.clusters:
-        if c.body is not None:
-            rows = {c.body.chunks.rows: c.body.chunks.block}
-            result += cluster_sizes(c.body.plan, {**sizes, **rows})
-        elif c.loop is not None and c.loop.plan is not None:
-            step = {n: int(evaluate(e, sizes)) for n, e in c.loop.op.binding.items()}
-            result += cluster_sizes(c.loop.plan, step)
+        if c.inner_plan is not None:
+            result += cluster_sizes(c.inner_plan, c.inner_sizes(sizes))
     return result
 
 

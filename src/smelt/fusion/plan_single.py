@@ -183,20 +183,16 @@ def may_gain(first: State, larger_model: CostModel) -> bool:
     Not if those found at the first call's sizes take little more than the graph's arithmetic or
     arrays, each once.
     """
-    units = first.units
+    units, cores = first.units, larger_model.cores
     work = sum(
         larger_model.step_ns[u.number]
         * larger_model.elements[u.number]
         * prod(larger_model.extents[e] for e in u.reduced_extents)
         for u in units.units
     )
-    traffic_ns = sum(
-        larger_model.read_ns(v, larger_model.nbytes[v], larger_model.cores)
-        for v in range(len(units.inputs))
-    )
-    traffic_ns += sum(larger_model.write_ns(u, larger_model.cores) for u in bits(units.outputs))
-    least = max(work / larger_model.cores, traffic_ns)
-    return _plan_ns(larger_model, first) > GAIN * least
+    traffic_ns = larger_model.read_values_ns(range(len(units.inputs)), cores)
+    traffic_ns += larger_model.write_values_ns(bits(units.outputs), cores)
+    return _plan_ns(larger_model, first) > GAIN * max(work / cores, traffic_ns)
 
 
 def is_better_for_both(first: State, other: State) -> bool:
@@ -231,12 +227,8 @@ def _cost(model: CostModel, cluster: Cluster) -> Cost:
     The axis that it streams stays, if it can be streamed there. `work` is reset because a region
     caches what its own model computed.
     """
-    region = replace(cluster.region, work=-1.0)
-    if cluster.cost.stream >= 0:
-        prediction = stream_cost(model, region, cluster.cost.stream)
-        if prediction is not None:
-            return prediction
-    return model.cost(region)
+    region, axis = replace(cluster.region, work=-1.0), cluster.cost.stream
+    return stream_cost(model, region, axis) if axis >= 0 else model.cost(region)
 
 
 # ---- the plan -----------------------------------------------------------------------------------
@@ -381,5 +373,5 @@ def _search_graph(graph: Graph, options: _SearchOptions) -> SearchResult:
     if Loop in units.graph.kinds():
         groups, moved = group_results(units, groups, moved)
     parts = unplaced_clusters(units, groups, moved, search.reuses())
-    unfused_bytes = {u.node: search.unfused_bytes(u.number) for u in units.units}
+    unfused_bytes = {u.node: search.model.unfused_bytes(u.number) for u in units.units}
     return SearchResult(parts, search.decisions.records, unfused_bytes, chosen)

@@ -29,7 +29,6 @@ memory that fusion saves may be spent on precomputed constants.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -37,10 +36,10 @@ from smelt.backend.machine import Level, Machine
 from smelt.errors import InternalError
 from smelt.fusion.bitsets import Hints, at_hints, bits
 from smelt.fusion.cost import Model
-from smelt.fusion.cost_model import Cost, CostModel
+from smelt.fusion.cost_model import Cost, CostModel, ValueSizes
 from smelt.fusion.device_cost import DeviceModel, PricedGpu
 from smelt.fusion.plan import Body, Cluster, Plan
-from smelt.fusion.region import Region, build_region, region_of
+from smelt.fusion.region import region_of
 from smelt.fusion.streams import stream_cost
 from smelt.fusion.units import Units, is_contraction, is_library
 from smelt.graph.ir import Graph, Node
@@ -69,9 +68,8 @@ def predictions(
 
 def chunked_cost(body: Body, target: Machine, sizes: Mapping[str, int]) -> Cost:
     """Return the predicted cost of all chunks of a body."""
-    chunk_lengths = Counter(high - low for low, high in body.chunks.ranges(Hints(sizes)))
     total = Cost()
-    for rows, times in chunk_lengths.items():  # the last chunk may be shorter
+    for rows, times in body.chunks.lengths(Hints(sizes)).items():
         for c in costs(body.plan, target, {**sizes, body.chunks.rows: rows}):
             total = replace(total, **{t: getattr(total, t) + times * getattr(c, t) for t in _SUMS})
     return total
@@ -97,13 +95,10 @@ def _cost(model: CostModel, cluster: Cluster) -> Cost:
     if isinstance(model, DeviceModel) and loop is not None and loop.plan is None:
         return model.loop_cost(cluster)
     region = region_of(model.units, cluster)
-    if cluster.stream is not None:
-        node, index = cluster.stream
-        axis = region.reduced_axis_order[model.units.number[node]][index]
-        prediction = stream_cost(model, region, axis)
-        if prediction is not None:
-            return prediction
-    return model.cost(region)
+    if cluster.stream is None:
+        return model.cost(region)
+    node, index = cluster.stream
+    return stream_cost(model, region, region.reduced_axis_order[model.units.number[node]][index])
 
 
 def cost_model(units: Units, machine: Machine, hints: Hints, extra_bytes: int = 0) -> CostModel:
@@ -130,17 +125,15 @@ def traffic(
     that several clusters compute counts, by itself, in the first of them, so that the sums compare
     two full programs.
     """
-    counter = _Counter(Units(plan.graph), Hints(hints))
+    units = Units(plan.graph)
+    values = ValueSizes(units, Hints(hints))
     bytes_by_cluster: list[tuple[int, int]] = []
     counted = 0
     for cluster in plan.clusters:
-        units = counter.units
         members = sum(1 << units.number[n] for n in cluster.nodes if units.is_unit(n))
-        unfused = 0
-        for u in bits(members & ~counted):
-            unfused += counter.moved(build_region(units, 1 << u, 1 << u))
+        unfused = sum(map(values.unfused_bytes, bits(members & ~counted)))
         moved = (
-            counter.moved(region_of(units, cluster))
+            values.moved_bytes(region_of(units, cluster))
             if cluster.body is None
             else sum(n for side in chunked_traffic(cluster, hints, cache_bytes) for n in side)
         )
@@ -159,7 +152,7 @@ def chunked_traffic(
     assert cluster.body is not None
     chunks, defaults = cluster.body.chunks, Hints(hints)
     is_cached = _chunk_bytes(cluster.body, defaults) <= cache_bytes
-    times = 1 if is_cached else sum(1 for _ in chunks.ranges(defaults))
+    times = 1 if is_cached else chunks.lengths(defaults).total()
     read, written = [0] * len(cluster.inputs), [0] * len(cluster.outputs)
     for index in range(len(read)):
         is_shared = any(c.axis == WHOLE for c in chunks.reads if c.place == index)
@@ -173,7 +166,7 @@ def chunked_traffic(
 
 def _chunk_bytes(body: Body, hints: Hints) -> int:
     """Return the bytes of everything that a chunk reads, writes or keeps between its kernels."""
-    sizes = Hints({**hints, body.chunks.rows: body.chunks.block})
+    sizes = Hints(body.block_sizes(hints))
     graph = body.plan.graph
     arrays = {
         *graph.inputs,
@@ -183,27 +176,6 @@ def _chunk_bytes(body: Body, hints: Hints) -> int:
     return sum(at_hints(n.type.nbytes, sizes) for n in arrays) + max(
         (at_hints(end, sizes) for end in kept), default=0
     )
-
-
-class _Counter:
-    def __init__(self, units: Units, hints: Hints) -> None:
-        self.units = units
-        self.elements = [at_hints(node.type.elements, hints) for node in units.values]
-        self.extents = [at_hints(e, hints) for e in units.extents]
-
-    def nbytes(self, v: int, elements: int) -> int:
-        return elements * self.units.values[v].type.dtype.itemsize
-
-    def moved(self, region: Region) -> int:
-        """Return the bytes that one kernel or library call reads and writes."""
-        bytes_moved = sum(self.nbytes(u, self.elements[u]) for u in bits(region.stored))
-        if region.members & self.units.calls:
-            unit = self.units.unit(region.members.bit_length() - 1)
-            return bytes_moved + sum(
-                self.nbytes(e.producer, self.elements[e.producer]) for e in unit.edges
-            )
-        read = region.elements_read(self.elements, self.extents)
-        return bytes_moved + sum(self.nbytes(v, n) for v, n in read)
 
 
 # ---- peak memory --------------------------------------------------------------------------------

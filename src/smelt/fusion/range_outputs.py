@@ -20,11 +20,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import prod
 
-from smelt.fusion.bitsets import bits
+from smelt.fusion.bitsets import bits, closure
 from smelt.fusion.plan import Cluster
-from smelt.fusion.trace import Term, trace
+from smelt.fusion.trace import Term, trace, view_key
 from smelt.fusion.units import Units, is_contraction, trace_of
 from smelt.graph.ir import Node
+from smelt.graph.walk import reachable
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import Expr, Index, axes_of, axis, mul, product, sub
@@ -75,17 +76,11 @@ def range_of(node: Node) -> RangeOutput | None:
         base = base.inputs[0]
     if base is node or base.op.is_view or base.op.is_source:
         return None
-    traced = trace(node.op, node.type, tuple(_key(x, base) for x in node.inputs))
+    keys = tuple(view_key(x, lambda y: y is base) for x in node.inputs)
+    traced = trace(node.op, node.type, keys)
     if traced.guards or traced.data_positions or len(traced.reads) != 1:
         return None
     return _range_from_terms(base, traced.reads[0].terms, node.type.shape)
-
-
-def _key(node: Node, base: Node) -> tuple[object, ...]:
-    """Return a chain of views as a key for `trace`."""
-    if node is base:
-        return (None, node.type, ())
-    return (node.op, node.type, tuple(_key(x, base) for x in node.inputs))
 
 
 def _range_from_terms(base: Node, terms: Sequence[Term], shape: Shape) -> RangeOutput | None:
@@ -157,27 +152,12 @@ def shared_parts(
 
 def _elementwise_sources(value: Node) -> set[Node]:
     """Return a value and those that its elements are computed from at the same positions."""
-    values, pending = set[Node](), [value]
-    while pending:
-        node = pending.pop()
-        if node in values:
-            continue
-        values.add(node)
-        operands = [x for x in node.inputs if x.type.shape == value.type.shape and not x.op.is_view]
-        if operands and _is_elementwise(node):
-            pending += operands
-    return values
 
+    def operands(node: Node) -> list[Node]:
+        same = [x for x in node.inputs if x.type.shape == value.type.shape and not x.op.is_view]
+        return same if same and node.op.fusible and trace_of(node).is_elementwise else []
 
-def _is_elementwise(node: Node) -> bool:
-    """Return whether an operator computes elements from elements, with no reduction or scan."""
-    if not node.op.fusible:
-        return False
-    traced = trace_of(node)
-    return (
-        not (traced.reductions or traced.dots or traced.scatter_dims or traced.data_positions)
-        and traced.scan_axis < 0
-    )
+    return {*reachable([value], operands)}
 
 
 def stored_parts(units: Units, members: int, stored: int) -> dict[int, int]:
@@ -190,16 +170,10 @@ def stored_parts(units: Units, members: int, stored: int) -> dict[int, int]:
         return {}
 
     def holds_product(base: Node) -> bool:
-        pending, seen = [units.number[base]] if base in units.number else [], 0
-        while pending:
-            u = pending.pop()
-            if not members >> u & 1 or seen >> u & 1:
-                continue
-            seen |= 1 << u
-            if units.unit(u).trace.dots:
-                return True
-            pending += [e.producer for e in units.unit(u).edges]
-        return False
+        if base not in units.number:
+            return False
+        before = closure(1 << units.number[base], units.operands, members)
+        return any(units.unit(u).trace.dots for u in bits(before))
 
     results = [units.values[u] for u in bits(stored)]
     ranges = shared_parts(results, _limited_ranges(units, stored), holds_product)
@@ -255,16 +229,8 @@ def cluster_parts(cluster: Cluster) -> dict[Node, RangeOutput]:
     inside = set(cluster.nodes)
 
     def holds_product(base: Node) -> bool:
-        pending, seen = [base], set[Node]()
-        while pending:
-            node = pending.pop()
-            if node not in inside or node in seen:
-                continue
-            seen.add(node)
-            if is_contraction(node):
-                return True
-            pending += node.inputs
-        return False
+        before = reachable({base} & inside, lambda node: inside.intersection(node.inputs))
+        return any(map(is_contraction, before))
 
     parts = {node: part for node in cluster.outputs if (part := range_of(node)) is not None}
     return shared_parts(cluster.outputs, parts, holds_product)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from smelt.fusion.bitsets import bits
+from smelt.fusion.bitsets import bits, closure
 from smelt.fusion.decide import Decisions
 from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict, topological_order
 
@@ -138,21 +138,10 @@ def _needed(state: State, members: int, values: int, largest: int) -> tuple[int,
         u = pending.bit_length() - 1
         pending ^= 1 << u
         is_small = SMALL_RATIO * state.model.nbytes[u] <= largest
-        if is_small and _reduces(state, members, u):
+        before = closure(1 << u, state.units.operands, members)
+        if is_small and before & state.units.reductions:
             read |= 1 << u
             continue
         needed |= 1 << u
         pending |= state.units.operands[u] & members & ~needed
     return needed, read
-
-
-def _reduces(state: State, members: int, u: int) -> bool:
-    """Return whether a value depends on a reduction among some members."""
-    seen, pending = 0, 1 << u
-    while pending:
-        v = pending.bit_length() - 1
-        if state.units.reductions >> v & 1:
-            return True
-        seen |= 1 << v
-        pending = (pending ^ 1 << v) | state.units.operands[v] & members & ~seen
-    return False

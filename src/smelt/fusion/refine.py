@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from smelt.fusion.bitsets import bits
+from smelt.fusion.bitsets import bits, closure
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import MAX_CODE_SIZE, MAX_OPERANDS
 from smelt.fusion.state import SMALL_RATIO, Cluster, State, Verdict, topological_order
@@ -155,17 +155,17 @@ class Refinement:
         what reads it. Empty if one of them is not a kernel.
         """
         units, members = self.units, cluster.members & ~(1 << u)
-        mapped = self._closure(1 << u, cluster.members & ~units.reductions | 1 << u)
+        mapped = closure(1 << u, units.operands, cluster.members & ~units.reductions | 1 << u)
         operands = self.state.reads(mapped) & members
         other_results = cluster.stored & ~(1 << u)
         early_results = sum(
             1 << r
             for r in bits(other_results)
-            if not self._closure(1 << r, cluster.members) >> u & 1
+            if not closure(1 << r, units.operands, cluster.members) >> u & 1
         )
-        before = self._closure(operands | early_results, members)
+        before = closure(operands | early_results, units.operands, members)
         late_results = other_results & ~before
-        after = self._closure(late_results, members & ~(operands | early_results))
+        after = closure(late_results, units.operands, members & ~(operands | early_results))
         parts = ((before, operands | early_results), (mapped, 1 << u), (after, late_results))
         verdicts = [self._evaluate(part, stored) for part, stored in parts if part]
         kernels = [v for v in verdicts if v is not None]
@@ -228,7 +228,7 @@ class Refinement:
         Where one of the clusters streams, more than traffic may be saved: blocks that a mask rules
         out.
         """
-        state = self.state
+        state, model = self.state, self.state.model
         run = state.clusters[order[start]]
         streams = run.cost.stream >= 0
         included = 1 << order[start]
@@ -241,9 +241,11 @@ class Refinement:
                 return
             reads = (run.reads | other.reads) & ~members
             included |= 1 << c
-            stored = self._stored(run.stored | other.stored, included)
-            shared = self._traffic((run.stored | run.reads) & other.reads)
-            saved = shared + self._write_traffic(run.stored & ~stored) + other.cost.launch
+            stored = self.state.stored_beyond(run.stored | other.stored, included)
+            shared_values = bits((run.stored | run.reads) & other.reads)
+            shared = model.read_values_ns(shared_values, model.cores)
+            unstored_ns = model.write_values_ns(bits(run.stored & ~stored), model.cores)
+            saved = shared + unstored_ns + other.cost.launch
             least = min(run.cost.objective_ns, other.cost.objective_ns)
             streams = streams or other.cost.stream >= 0
             if not shared or (not streams and saved < MIN_SHARED_SHARE * least):
@@ -264,31 +266,6 @@ class Refinement:
             hopeless_steps = hopeless_steps + 1 if is_hopeless else 0
             if hopeless_steps > 1:
                 return
-
-    def _traffic(self, values: int) -> float:
-        """Return the nanoseconds of reading some values once."""
-        model = self.state.model
-        return sum(model.read_ns(v, model.nbytes[v], model.cores) for v in bits(values))
-
-    def _write_traffic(self, values: int) -> float:
-        """Return the nanoseconds of writing some values once."""
-        model = self.state.model
-        return sum(model.write_ns(v, model.cores) for v in bits(values))
-
-    def _stored(self, stored: int, inside: int, always: int = 0) -> int:
-        """Return those of some values that must be stored.
-
-        These are values that clusters outside `inside` read, that nobody reads, or that are in
-        `always`.
-        """
-        units = self.units
-        return sum(
-            1 << u
-            for u in bits(stored)
-            if self.state.readers[u] & ~inside
-            or (units.outputs | always) >> u & 1
-            or not units.users[u]
-        )
 
     # ---- splits --------------------------------------------------------------------------------
 
@@ -321,7 +298,7 @@ class Refinement:
         members = stored = inside = 0
         for n, k in zip((c, *neighbours), clusters, strict=True):
             members, stored, inside = members | k.members, stored | k.stored, inside | 1 << n
-        signature = state.isomorphism.signature(members, self._stored(stored, inside))
+        signature = state.isomorphism.signature(members, self.state.stored_beyond(stored, inside))
         if signature is None:
             return None
         index = {u: k for k, u in enumerate(bits(members))}
@@ -381,7 +358,7 @@ class Refinement:
             cluster.stored | other.stored,
             cluster.cost.objective_ns + other.cost.objective_ns,
         )
-        stored = self._stored(both, 1 << c | 1 << n)
+        stored = self.state.stored_beyond(both, 1 << c | 1 << n)
         least = self.least.pair(cluster.region, other.region, stored, 2, exchanged)
         return old_ns - least + self.state.uncached_ns(both) > MIN_GAIN_SHARE * old_ns
 
@@ -418,10 +395,10 @@ class Refinement:
 
         Each part comes with what it stores. Empty if one of the parts would be.
         """
-        before = self._closure(cut, cluster.members)
+        before = closure(cut, self.units.operands, cluster.members)
         roots = cluster.stored & ~before
         loaded = self._loaded_members(before, roots) | cut
-        after = self._closure(roots, cluster.members & ~loaded)
+        after = closure(roots, self.units.operands, cluster.members & ~loaded)
         exchanged = cluster.stored & before | self.state.reads(after) & loaded
         if not roots or (before | after) != cluster.members or not exchanged:
             return ()
@@ -436,16 +413,6 @@ class Refinement:
         largest = max(nbytes[r] for r in bits(roots)) if roots else 0
         small = sum(1 << v for v in bits(members) if SMALL_RATIO * nbytes[v] <= largest)
         return members & self.units.reductions | small
-
-    def _closure(self, roots: int, members: int) -> int:
-        """Return the members that some of them depend on."""
-        members_needed = 0
-        pending = roots & members
-        while pending:
-            u = pending.bit_length() - 1
-            members_needed |= 1 << u
-            pending = (pending | self.units.operands[u] & members) & ~members_needed
-        return members_needed
 
     def _join_options(
         self, c: int, neighbours: Sequence[int], sets: Sequence[tuple[int, int]]
@@ -467,7 +434,9 @@ class Refinement:
                 ):
                     continue
                 rest = sets[1 - k]
-                stored = self._stored(part_stored | cluster.stored, 1 << c | 1 << n, reads(rest[0]))
+                stored = self.state.stored_beyond(
+                    part_stored | cluster.stored, 1 << c | 1 << n, reads(rest[0])
+                )
                 if not self._creates_cycle(c, n, (members | cluster.members, stored), rest):
                     yield n, stored, k
 
@@ -527,11 +496,11 @@ class Refinement:
         For a cluster of few tasks also those whose results it reads, whatever the traffic: without
         its last reductions it has more tasks.
         """
-        state = self.state
+        state, model = self.state, self.state.model
         cluster = state.clusters[c]
         shared: dict[int, float] = {}
         for v in bits(cluster.reads | cluster.stored):
-            traffic_ns = self._traffic(1 << v) + state.uncached_ns(1 << v)
+            traffic_ns = model.read_ns(v, model.nbytes[v], model.cores) + state.uncached_ns(1 << v)
             for n in bits(state.readers[v] | state.holders[v]):
                 shared[n] = shared.get(n, 0.0) + traffic_ns
         neighbours: list[int] = []

@@ -33,6 +33,7 @@ from smelt.fusion.plan import Cluster, SearchResult, UnplacedCluster
 from smelt.fusion.units import is_free
 from smelt.graph.ir import Graph, Node
 from smelt.graph.text import name_values
+from smelt.graph.walk import reachable
 from smelt.journal.facts import Decision
 from smelt.ops.create import Constant, Input
 
@@ -105,16 +106,10 @@ class Layers:
     @property
     def shared(self) -> set[Node]:
         """Return the values before the copies that each of them reads."""
-        values: set[Node] = set()
         copy_nodes = {*self.copies[1], *self.copies[0]}
-        pending = [x for n in self.copies[1] for x in n.inputs if x not in copy_nodes]
-        while pending:
-            node = pending.pop()
-            if is_free(node):
-                pending += node.inputs
-            elif not isinstance(node.op, Input):
-                values.add(node)
-        return values
+        read = [x for n in self.copies[1] for x in n.inputs if x not in copy_nodes]
+        behind = reachable(read, lambda node: node.inputs if is_free(node) else ())
+        return {x for x in behind if not is_free(x) and not isinstance(x.op, Input)}
 
     def _full_node(self, node: Node, layer: int, *, repeated: bool = True) -> Node:
         """Return the full graph's node for a node of the shortened graph.

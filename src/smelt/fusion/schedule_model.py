@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import TypeAlias
 
-from smelt.fusion.bitsets import bits
+from smelt.fusion.bitsets import bits, closure
 from smelt.fusion.contraction_cost import (
     edge_axes,
     fused_depthwise,
@@ -652,13 +652,10 @@ def members_before(units: Units, region: Region, split: int) -> int:
     Every part computes them itself. Those without that axis, such as the mean that a row is centred
     by, are computed once per part.
     """
-    pending = [u for u, over in region.reduced_axes.items() if over & split]
-    members = 0
-    while pending:
-        new = units.operands[pending.pop()] & region.members & ~members
-        members |= new
-        pending += bits(new)
-    return members
+    operands = 0
+    for u, over in region.reduced_axes.items():
+        operands |= units.operands[u] if over & split else 0
+    return closure(operands, units.operands, region.members)
 
 
 @lru_cache(maxsize=4096)

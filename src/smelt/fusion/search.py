@@ -35,11 +35,11 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
-from smelt.fusion.bitsets import bits, least
+from smelt.fusion.bitsets import bits, closure, least
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.decide import Decisions
 from smelt.fusion.fuse_chains import chains
-from smelt.fusion.legal import FusionConstraints, Refusal, refuse_multiple_reads
+from smelt.fusion.legal import CROSSING, FusionConstraints, Refusal, refuse_fault
 from smelt.fusion.recompute import MAX_SLOWER, recompute_large_values
 from smelt.fusion.refine import Refinement
 from smelt.fusion.state import Cluster, Reach, State, Verdict
@@ -386,13 +386,8 @@ class Search(State):
             name = self.decisions.name(between_unit.bit_length() - 1)
             return Candidate(0.0, refusal=Refusal("acyclic", {"between": name}))
         if (reduction := self.multiply_read_reduction(producer, reader)) >= 0:
-            return Candidate(0.0, refusal=refuse_multiple_reads(self.units, reduction))
-        stored = 0
-        others = ~(1 << p | 1 << c)
-        for u in bits(producer.stored | reader.stored):
-            is_needed = self.readers[u] & others or self.units.outputs >> u & 1
-            if is_needed or not self.units.users[u]:
-                stored |= 1 << u
+            return Candidate(0.0, refusal=refuse_fault(self.units, CROSSING, reduction))
+        stored = self.stored_beyond(producer.stored | reader.stored, 1 << p | 1 << c)
         verdict = self.evaluate(producer.members | reader.members, stored, (producer, reader))
         joined = ((c, verdict),)
         if verdict.cost is None or verdict.refusal is not None:
@@ -454,16 +449,10 @@ class Search(State):
         return Candidate(gain, tuple(joined), copied=producers)
 
     def _needed_members(self, producers: Sequence[Cluster], reader: Cluster) -> int:
-        stored = computed = members = 0
+        stored = computed = 0
         for k in producers:
             stored, computed = stored | k.stored, computed | k.members
-        pending = reader.reads & stored
-        while pending:
-            u = pending.bit_length() - 1
-            pending ^= 1 << u
-            members |= 1 << u
-            pending |= self.units.operands[u] & computed & ~members
-        return members
+        return closure(reader.reads & stored, self.units.operands, computed)
 
     def apply(self, p: int, move: Candidate, *, sibling: bool = False) -> int:
         """Carry out a move; return the clusters that changed."""

@@ -22,7 +22,7 @@ from functools import cache
 from smelt.backend.machine import Machine
 from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.chunking import CannotChunk, ChunkedGraph, NarrowSums, chunk_graph
-from smelt.fusion.trace import trace
+from smelt.fusion.units import trace_of
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import rebuild_from, use_counts
@@ -128,7 +128,7 @@ def rematerialize_cheap(graph: Graph, hints: Hints, least: int) -> Graph:
             return True
         if isinstance(node.op, Input) or not node.op.fusible:
             return False
-        traced = trace(node.op, node.type, tuple((None, x.type, ()) for x in node.inputs))
+        traced = trace_of(node)
         reduces = traced.reductions or traced.dots or traced.scatter_dims
         return (
             not reduces and traced.cost <= CHEAP_OPERATOR_COST and all(map(is_cheap, node.inputs))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 from smelt import knobs
 from smelt.fusion import stream_axes, streams
 from smelt.fusion.assemble import Group
-from smelt.fusion.bitsets import bits
+from smelt.fusion.bitsets import bits, closure
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.isomorphism import Isomorphism, Signature, rename_region
 from smelt.fusion.legal import (
@@ -29,10 +28,9 @@ from smelt.fusion.legal import (
 )
 from smelt.fusion.lower_bound import Bounds
 from smelt.fusion.region import Region, build_region, join_flat
-from smelt.fusion.units import AT_ZERO, Edge, Unit, Units
+from smelt.fusion.units import AT_ZERO, Units
 from smelt.graph.ir import Node
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Expr, atoms
 
 
 class Reach:
@@ -310,14 +308,23 @@ class State:
 
     def _needed_for(self, members: int, stored: int) -> int:
         """Return the values that some members depend on, including the members themselves."""
-        needed = pending = stored
-        while pending:
-            u = pending.bit_length() - 1
-            pending ^= 1 << u
-            more = self.units.operands[u] & ~needed
-            needed |= more
-            pending |= more & members
+        needed = closure(stored, self.units.operands, members)
+        for u in bits(needed):
+            needed |= self.units.operands[u]
         return needed
+
+    def stored_beyond(self, stored: int, inside: int, always: int = 0) -> int:
+        """Return those of some values that must be stored.
+
+        These are values that clusters outside `inside` read, that nobody reads, or that are in
+        `always`.
+        """
+        units = self.units
+        return sum(
+            1 << u
+            for u in bits(stored)
+            if self.readers[u] & ~inside or (units.outputs | always) >> u & 1 or not units.users[u]
+        )
 
     def successors(self, c: int) -> int:
         """Return the clusters that read what `c` stores."""
@@ -414,16 +421,6 @@ class State:
         if cost is None:
             cost = self.map_costs[signature] = self.model.map_cost(unit)
         return cost
-
-    def unfused_bytes(self, u: int) -> int:
-        """Return the bytes that one operator reads and writes as a kernel of its own."""
-        model, unit = self.model, self.units.unit(u)
-        volumes: dict[int, int] = {}
-        for edge in unit.edges:
-            n = prod([model.extents[unit.axes[a]] for a in _axes(unit, edge)])
-            volumes[edge.producer] = volumes.get(edge.producer, 0) + n
-        read = sum([min(n, model.elements[v]) * model.itemsize[v] for v, n in volumes.items()])
-        return read + model.nbytes[u]
 
     def evaluate(self, members: int, stored: int, parts: Sequence[Cluster] = ()) -> Verdict:
         """Return the verdict on a set of units as one kernel.
@@ -556,18 +553,6 @@ class State:
     def _shape(self, u: int) -> tuple[int, ...]:
         unit = self.units.unit(u)
         return unit.axes[: unit.rank]
-
-
-def _axes(unit: Unit, edge: Edge) -> set[int]:
-    """Return the axes along which an edge reads, including those of computed positions."""
-    data_positions = dict(unit.trace.data_positions)
-    axes = {t for t in edge.terms if isinstance(t, int) and t != AT_ZERO}
-    for x in (x for t in edge.terms if isinstance(t, Expr) for x in atoms(t)):
-        if x.kind == "axis":
-            axes.add(int(x.name[1:]))
-        elif x.kind == "value":
-            axes.update(data_positions[x.name])
-    return axes
 
 
 def _is_exact() -> bool:

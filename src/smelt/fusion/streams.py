@@ -41,6 +41,7 @@ from smelt.fusion.stream_axes import (
 )
 from smelt.fusion.trace import STEP_COST
 from smelt.fusion.window_recompute import is_window_term
+from smelt.graph.walk import reachable
 from smelt.machine.target import Level
 from smelt.machine.tiling import rows_axis
 from smelt.ops.combine import COMBINES
@@ -113,9 +114,9 @@ def _is_consumed(model: CostModel, region: Region, a: int) -> bool:
     )
 
 
-def stream_cost(model: CostModel, region: Region, a: int) -> Cost | None:
-    """Return the cost of streaming axis number `a`, None if the states do not fit."""
-    return _predict(model, region, a).cost()
+def stream_cost(model: CostModel, region: Region, a: int) -> Cost:
+    """Return the cost with axis number `a` streamed, or without if no states fit."""
+    return _predict(model, region, a).cost() or model.cost(region)
 
 
 def _predict(model: CostModel, region: Region, a: int) -> _Prediction:
@@ -194,7 +195,7 @@ class _Prediction:
         work += sum(map(self._evaluations, gathered_reads(region))) * len(passes) * GATHERED_NS
         work += self.lanes.transposed_ns(len(passes))
         read = 0
-        floor = sum(model.read_ns(v, model.nbytes[v], 1) for v in region.loads)
+        floor = model.read_values_ns(region.loads, 1)
         threads = self.cpu.threads(work, floor, task_count)
         touch = rereads = 0.0
         read_values: set[int] = set()
@@ -208,7 +209,7 @@ class _Prediction:
                     read_values.add(v)
         rereads += self._carrying(level, states, task_count, threads)
         written = sum(model.nbytes[u] for u in bits(region.stored))
-        touch += sum(model.write_ns(u, threads) for u in bits(region.stored))
+        touch += model.write_values_ns(bits(region.stored), threads)
         has_dots = any(model.units.unit(u).trace.dots for u in region.reduced_axes)
         cost = self.cpu.cost_of(
             work,
@@ -420,14 +421,11 @@ class _Prediction:
     def _outside_passes(self, passes: Iterable[list[Term]]) -> list[Term]:
         """Return the terms that no pass evaluates: computed once from finished reductions."""
         in_passes = {t for terms in passes for t in terms}
-        visited: dict[Term, None] = {}
-        pending = list(self.found.roots.values())
-        while pending:
-            t = pending.pop()
-            if t in visited:
-                continue
-            visited[t] = None
-            pending += (self.cascade.finals[t],) if t.is_reduction else t.args
+
+        def operands(t: Term) -> tuple[Term, ...]:
+            return (self.cascade.finals[t],) if t.is_reduction else t.args
+
+        visited = reachable(self.found.roots.values(), operands)
         return [t for t in visited if t not in in_passes and not t.is_reduction]
 
     def _visited_share(self, terms: list[Term]) -> float:

@@ -106,8 +106,7 @@ def text(plan: Plan, hints: Mapping[str, int] | None = None, *, graph: bool = Fa
 
 def _in_round(body: Body, hints: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes of the first chunk."""
-    low, high = next(body.chunks.ranges(hints), (0, 0))
-    return {**hints, body.chunks.rows: high - low}
+    return {**hints, body.chunks.rows: next(iter(body.chunks.lengths(hints)), 0)}
 
 
 def _rounds(cluster: Cluster, body: Body, names: Mapping[Node, str]) -> str:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
+from smelt.graph.ir import Node
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.cost import MOVE_COST, SPECIAL_COST
@@ -42,6 +43,13 @@ Costs are approximate cycles for 16 float32 elements (`ScalarOp.cost`).
 GUARD_COST = 1.0
 """Cost of the bounds test of a padded or concatenated element."""
 NO_AXES: Axes = frozenset()
+
+
+def view_key(node: Node, is_value: Callable[[Node], bool]) -> Key:
+    """Return the key of a view down to nodes that are values."""
+    if is_value(node):
+        return (None, node.type, ())
+    return (node.op, node.type, tuple([view_key(x, is_value) for x in node.inputs]))
 
 
 class Read(NamedTuple):
@@ -91,6 +99,13 @@ class Trace:
     """The part of `cost` that these functions take."""
     is_conversion: bool = False
     """Whether it converts one element to another type, and does nothing else."""
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether it computes elements without reducing, scanning or looking up."""
+        return self.scan_axis < 0 and not (
+            self.reductions or self.dots or self.scatter_dims or self.data_positions
+        )
 
 
 class _IndexAxes(frozenset[str]):

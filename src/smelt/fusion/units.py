@@ -24,9 +24,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from smelt.fusion.trace import Read, Term, Trace, trace
+from smelt.fusion.trace import Read, Term, Trace, trace, view_key
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
+from smelt.graph.walk import reachable
 from smelt.ops.combine import ROUNDING_OPERATORS
 from smelt.ops.create import Input
 from smelt.python.caches import cached_property
@@ -284,7 +285,7 @@ class Units:
             edges = tuple(Edge(self.number[x], (), True) for x in leaves)
             axes = tuple(map(self.extent_number, node.type.shape))
             return Unit(number, node, len(axes), axes, edges, Trace(), True)
-        keys = tuple(self._key(x) for x in node.inputs)
+        keys = tuple(view_key(x, self._is_leaf) for x in node.inputs)
         traced = trace(node.op, node.type, keys)
         leaves_in_order = [leaf for x in node.inputs for leaf in self._leaves(x)]
         extents = node.type.shape + traced.reduced_extents
@@ -329,11 +330,6 @@ class Units:
         """Return whether readers see `node` as a value instead of looking through it."""
         return not is_free(node) or node in self.materialized_views
 
-    def _key(self, node: Node) -> tuple[object, ...]:
-        if self._is_leaf(node):
-            return (None, node.type, ())
-        return (node.op, node.type, tuple(self._key(x) for x in node.inputs))
-
     def _leaves(self, node: Node) -> Iterator[Node]:
         if self._is_leaf(node):
             yield node
@@ -357,15 +353,13 @@ class Units:
         nodes = self._pulled.get(number)
         if nodes is not None:
             return nodes
-        free_nodes: dict[Node, None] = {}
         unit = self.unit(number)
-        stack = list(unit.node.inputs)
         stop = {self.values[e.producer] for e in unit.edges} if unit.is_library else set[Node]()
-        while stack:
-            node = stack.pop()
-            if not self._is_leaf(node) and node not in free_nodes and node not in stop:
-                free_nodes[node] = None
-                stack.extend(node.inputs)
+
+        def operands(node: Node) -> list[Node]:
+            return [x for x in node.inputs if not self._is_leaf(x) and x not in stop]
+
+        free_nodes = reachable(operands(unit.node), operands)
         nodes = self._pulled[number] = tuple(sorted(free_nodes, key=self.order.__getitem__))
         return nodes
 
@@ -420,7 +414,8 @@ def _is_stored_for(call: Node, operand: Node) -> bool:
 
 def _is_strided(node: Node) -> bool:
     """Return whether a view of one value can be expressed by strides."""
-    reads = trace(node.op, node.type, _keys_below(node))
+    keys = tuple(view_key(x, lambda y: not is_free(y)) for x in node.inputs)
+    reads = trace(node.op, node.type, keys)
     if reads.guards or len(reads.reads) != 1:
         return not reads.reads
     (read,) = reads.reads
@@ -437,15 +432,6 @@ def _is_strided(node: Node) -> bool:
         offset = add(offset, mul(place, product(leaf.type.shape[d + 1 :])))
     names = axes_of(offset) if isinstance(offset, Expr) else ()
     return all(coefficient(offset, name) is not None for name in names)
-
-
-def _keys_below(node: Node) -> tuple[tuple[object, ...], ...]:
-    def key(x: Node) -> tuple[object, ...]:
-        if not is_free(x):
-            return (None, x.type, ())
-        return (x.op, x.type, tuple(key(y) for y in x.inputs))
-
-    return tuple(key(x) for x in node.inputs)
 
 
 def _only_leaf(node: Node) -> Node:

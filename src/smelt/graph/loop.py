@@ -131,6 +131,10 @@ class Loop(TensorOp):
             for k, (low, end) in enumerate(zip(ranges[::2], ranges[1::2], strict=True))
         )
 
+    def step_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes in the body."""
+        return {n: int(evaluate(e, sizes)) for n, e in self.binding.items()}
+
     @property
     def binding(self) -> Mapping[str, Index]:
         """The value of each size in the body."""
@@ -223,7 +227,7 @@ class Loop(TensorOp):
         count = self.carries
         carry = [np.asarray(x) for x in inputs[:count]]
         sequences, constants = inputs[count : count + self.slices], inputs[count + self.slices :]
-        here = {n: int(evaluate(e, sizes)) for n, e in self.binding.items()}
+        here = self.step_sizes(sizes)
         if not self.length:
             while bool(carry[0]):
                 carry = run_step([*carry, *constants], here)[:count]

@@ -10,7 +10,7 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
@@ -22,6 +22,26 @@ from smelt.types.expr import Expr, Index, sizes_of
 from smelt.types.tensor import TensorType
 
 Op = TypeVar("Op", bound=TensorOp)
+T = TypeVar("T")
+
+
+def reachable(start: Iterable[T], follow: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """Yield what can be reached from `start`, itself included, each once, depth first.
+
+    `follow` returns the neighbours of a value, after it has been yielded.
+
+    >>> list(reachable([12], lambda n: [n // 2, n // 3] if n % 2 == 0 else []))
+    [12, 4, 1, 2, 0, 6, 3]
+    """
+    pending = list(dict.fromkeys(start))
+    seen = set(pending)
+    while pending:
+        x = pending.pop()
+        yield x
+        for y in follow(x):
+            if y not in seen:
+                seen.add(y)
+                pending.append(y)
 
 
 def users(graph: Graph) -> dict[Node, list[Node]]:

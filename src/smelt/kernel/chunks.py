@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -71,6 +72,10 @@ class Chunks:
         step, count = self.steps(total)
         for low in range(0, step * count, step):
             yield low, min(low + step, total)
+
+    def lengths(self, sizes: Mapping[str, int]) -> Counter[int]:
+        """Return how many chunks have which number of rows, that of the first one first."""
+        return Counter(high - low for low, high in self.ranges(sizes))
 
     def steps(self, total: Any) -> tuple[Any, Any]:
         """Return the rows of a chunk and the number of chunks, for integers or `Number`."""

@@ -11,9 +11,9 @@ Errors point at a token.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, NoReturn, TypeAlias
+from typing import Final, Literal, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from smelt.errors import KernelTextError, TextError
 from smelt.kernel.ir import NO_EXPONENT, Const, Extreme, IndexValue, Value
@@ -22,6 +22,8 @@ from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f32, i32, i64
 from smelt.types.expr import Expr
 from smelt.types.text import MAX_NESTED, beyond_limits
+
+T = TypeVar("T")
 
 _LEVELS: Final = (
     ("if",),
@@ -292,6 +294,22 @@ class Cursor:
         if self.token.kind != "number" or not self.token.text.isdigit():
             self.fail(f"{what} expected, found {self.token_text()}")
         return int(self.take().text)
+
+    def listed(self, read: Callable[[], T]) -> list[T]:
+        """Read one item or more, between commas."""
+        items = [read()]
+        while self.accept(","):
+            items.append(read())
+        return items
+
+    def until(self, *stops: str, read: Callable[[], T]) -> list[T]:
+        """Read items between commas, up to one of some marks, which stays."""
+        items: list[T] = []
+        while not self.at(*stops):
+            if items:
+                self.expect(",")
+            items.append(read())
+        return items
 
     def token_text(self) -> str:
         """Return the next token for an error message."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 from smelt.errors import SmeltError
 from smelt.kernel import ir
@@ -150,49 +151,38 @@ class _Reader:
             line = self.lines[self.place]
             c = Cursor(self.source, line)
             if _is_declaration(line):
-                (self._axis_line if c.take().text == "axis" else self._require)(c)
+                read = self._listed_axis if c.take().text == "axis" else self._require
+                c.listed(partial(read, c))
             elif c.at("grid") and c.lookahead(1).kind == "name":
                 c.take()
-                self._grid(c)
+                self.grid += c.listed(partial(self._grid_entry, c))
             else:
                 return
             c.expect_end()
             self.place += 1
 
-    def _axis_line(self, c: Cursor) -> None:
-        while True:
-            token = c.token
-            name = c.name("an axis")
-            if c.accept("in"):
-                IndexReader(c, self.names).size_expression()
-            extent = self.names.extents.setdefault(name, expr.size(name))
-            if name in self.listed:
-                c.fail(f"{name} is listed twice", token)
-            self.listed[name] = extent
-            if not c.accept(","):
-                return
+    def _listed_axis(self, c: Cursor) -> None:
+        token = c.token
+        name = c.name("an axis")
+        if c.accept("in"):
+            IndexReader(c, self.names).size_expression()
+        extent = self.names.extents.setdefault(name, expr.size(name))
+        if name in self.listed:
+            c.fail(f"{name} is listed twice", token)
+        self.listed[name] = extent
 
     def _require(self, c: Cursor) -> None:
-        while True:
-            left = IndexReader(c, self.names).size_expression()
-            mark = c.take()
-            if mark.text not in (*_RELATIONS, "=="):
-                c.fail(f"a comparison expected, found {mark.text!r}", mark)
-            right = IndexReader(c, self.names).size_expression()
-            gap = expr.sub(left, right)
-            if mark.text == "==":
-                self.facts += [gap, expr.mul(gap, -1)]
-            else:
-                sign, shift = _RELATIONS[mark.text]
-                self.facts.append(expr.add(expr.mul(gap, sign), shift))
-            if not c.accept(","):
-                return
-
-    def _grid(self, c: Cursor) -> None:
-        while True:
-            self.grid.append(self._grid_entry(c))
-            if not c.accept(","):
-                return
+        left = IndexReader(c, self.names).size_expression()
+        mark = c.take()
+        if mark.text not in (*_RELATIONS, "=="):
+            c.fail(f"a comparison expected, found {mark.text!r}", mark)
+        right = IndexReader(c, self.names).size_expression()
+        gap = expr.sub(left, right)
+        if mark.text == "==":
+            self.facts += [gap, expr.mul(gap, -1)]
+        else:
+            sign, shift = _RELATIONS[mark.text]
+            self.facts.append(expr.add(expr.mul(gap, sign), shift))
 
     def _grid_entry(self, c: Cursor) -> ir.Block | ir.Split | ir.Each:
         if c.at("each"):
@@ -362,9 +352,7 @@ class _Reader:
         part = c.name("a part")
         c.expect(":")
         c.expect("(")
-        names = [c.name("a state")]
-        while c.accept(","):
-            names.append(c.name("a state"))
+        names = c.listed(partial(c.name, "a state"))
         c.expect(")")
         return self._finish(c, ir.Merge(part, tuple(names)), token)
 
@@ -377,20 +365,12 @@ class _Reader:
     def _stream(self, c: Cursor, line: Line) -> ir.Statement:
         token = c.take()
         outer = self.fixed
-        blocks = [self._block(c)]
-        while c.accept(","):
-            blocks.append(self._block(c))
+        blocks = c.listed(partial(self._block, c))
         where = self._operand(c).value if c.accept("where") else None
         sees: list[ir.Block] = []
         if c.accept("seeing"):
-            sees.append(self._bounds(c, ir.Block(self._axis(c))))
-            while c.accept(","):
-                sees.append(self._bounds(c, ir.Block(self._axis(c))))
-        states: list[ir.State] = []
-        if c.accept("with"):
-            states.append(self._state(c))
-            while c.accept(","):
-                states.append(self._state(c))
+            sees = c.listed(lambda: self._bounds(c, ir.Block(self._axis(c))))
+        states = c.listed(partial(self._state, c)) if c.accept("with") else []
         c.expect_end()
         env = self.names.env
         env.bind(ir.Stream(tuple(blocks), tuple(states), ()))
@@ -412,11 +392,7 @@ class _Reader:
         init = self._operand(c)
         if c.at("[") and not c.token.adjacent:
             c.take()
-            axes: list[str] = []
-            while not c.at("]"):
-                if axes:
-                    c.expect(",")
-                axes.append(self._axis(c))
+            axes = c.until("]", read=partial(self._axis, c))
             c.take()
             return ir.State(token.text, init.value, tuple(axes), init.dtype)
         axes_of_init = self._sorted(axes_of(init.value, self.names.env) - self.fixed)
@@ -456,12 +432,12 @@ class _HeaderReader:
         return _Header(name, inputs, outputs)
 
     def _params(self, inputs: tuple[ir.Param, ...], stop: str) -> tuple[ir.Param, ...]:
-        """Parse parameters up to a bracket or the end.
+        """Parse parameters up to a bracket or the end, which is a token without text.
 
         Outputs that name an input need no type.
         """
         out: list[ir.Param] = []
-        while not (self.c.at(stop) if stop else self.c.token.kind == "end"):
+        while not self.c.at(stop):
             if out:
                 self.c.expect(",")
             token = self._name()
@@ -491,11 +467,7 @@ class _HeaderReader:
         if dtype is None:
             c.fail(f"{token.text!r} is not an element type (f32, i64; numbers count bits)", token)
         c.expect("[")
-        shape: list[Index] = []
-        while not c.at("]"):
-            if shape:
-                c.expect(",")
-            shape.append(IndexReader(c, self.names).size_expression())
+        shape = c.until("]", read=IndexReader(c, self.names).size_expression)
         c.take()
         strides = self._strides(len(shape)) if c.at("strides") else None
         count = 0
@@ -510,17 +482,14 @@ class _HeaderReader:
         c = self.c
         token = c.take()
         c.expect("(")
-        strides: list[int | None] = []
-        while not c.at(")"):
-            if strides:
-                c.expect(",")
-            if c.accept("?"):
-                strides.append(None)
-                continue
-            negative = c.accept("-")
-            number = c.number("a stride")
-            strides.append(-number if negative else number)
+        strides = c.until(")", read=partial(self._stride, c))
         c.take()
         if len(strides) != rank:
             c.fail(f"{rank} strides expected, found {len(strides)}", token)
         return tuple(strides)
+
+    def _stride(self, c: Cursor) -> int | None:
+        if c.accept("?"):
+            return None
+        sign = -1 if c.accept("-") else 1
+        return sign * c.number("a stride")

@@ -397,12 +397,8 @@ class ValueReader:
     def brackets(self, param: ir.Param) -> tuple[Index, ...]:
         """Parse the index of a load or a store."""
         token = self.c.expect("[")
-        index: list[Index] = []
-        while not self.c.at("]"):
-            if index:
-                self.c.expect(",")
-            extent = param.shape[len(index)] if len(index) < len(param.shape) else None
-            index.append(IndexReader(self.c, self.names).index_expression(extent))
+        extents, reader = iter(param.shape), IndexReader(self.c, self.names)
+        index = self.c.until("]", read=lambda: reader.index_expression(next(extents, None)))
         self.c.take()
         if len(index) != len(param.shape):
             rank = len(param.shape)
@@ -468,9 +464,7 @@ class ValueReader:
 
     def _reduction(self, name: str, pieces: list[Piece], token: Token) -> Typed:
         word = self.c.take().text
-        axes = [self._axis()]
-        while self.c.accept(","):
-            axes.append(self._axis())
+        axes = self.c.listed(self._axis)
         dtype_written = DTYPES.get(self.c.take().text) if self.c.accept("as") else None
         if name == "dot" and word == "over":
             if len(pieces) != 2:

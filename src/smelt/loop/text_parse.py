@@ -147,12 +147,7 @@ class _Reader:
     def _list(self, c: Cursor, *ends: Any) -> tuple[Any, ...]:
         """Parse items between commas up to one of some marks; the last argument parses one."""
         *stops, item = ends
-        out: list[Any] = []
-        while not c.at(*stops):
-            if out:
-                c.expect(",")
-            out.append(item())
-        return tuple(out)
+        return tuple(c.until(*stops, read=item))
 
     def _new_name(self, c: Cursor) -> str:
         token = c.token
@@ -287,11 +282,7 @@ class _Reader:
         c.expect("..")
         high = self._index(c)
         step = self._index(c) if c.accept("by") else 1
-        carry: list[ir.Carry] = []
-        if c.accept("with"):
-            carry.append(self._carry(c))
-            while c.accept(","):
-                carry.append(self._carry(c))
+        carry = c.listed(lambda: self._carry(c)) if c.accept("with") else ()
         c.expect_end()
         head = ir.For(kind, var, low, high, (), step, tuple(carry))
         self.env.values[var] = INDEX
@@ -315,11 +306,7 @@ class _Reader:
     def _if(self, c: Cursor, line: Line) -> ir.Statement:
         token = c.take()
         cond = self._value(c)
-        results: tuple[str, ...] = ()
-        if c.accept("with"):
-            results = (self._new_name(c),)
-            while c.accept(","):
-                results += (self._new_name(c),)
+        results = tuple(c.listed(lambda: self._new_name(c))) if c.accept("with") else ()
         c.expect_end()
         then, other = self._body(line.indent), ()
         for s in then:

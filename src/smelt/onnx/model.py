@@ -10,103 +10,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from smelt.errors import OnnxFileError, OnnxLimitError
-from smelt.onnx.wire import BYTES, DOUBLE, FLOAT, INTEGER, TEXT, Many, Reader
+from smelt.onnx.wire import INTEGER, TEXT, Reader, schemas
 from smelt.python.dataclass import dataclass
 
 MAX_NODES = 1_000_000
 MAX_GRAPH_DEPTH = 32
 
-_ENTRY = {1: ("key", TEXT), 2: ("value", TEXT)}
-_TENSOR = {
-    1: ("dims", Many(INTEGER)),
-    2: ("data_type", INTEGER),
-    3: ("segment", {}),
-    4: ("floats", Many(FLOAT)),
-    5: ("int32s", Many(INTEGER)),
-    6: ("strings", Many(BYTES)),
-    7: ("int64s", Many(INTEGER)),
-    8: ("name", TEXT),
-    9: ("raw", BYTES),
-    10: ("doubles", Many(DOUBLE)),
-    11: ("uint64s", Many(INTEGER)),
-    13: ("external", Many(_ENTRY)),
-    14: ("location", INTEGER),
-}
-_SPARSE = {1: ("values", _TENSOR), 2: ("indices", _TENSOR), 3: ("dims", Many(INTEGER))}
-_TYPE: dict[int, tuple[str, Any]] = {
-    1: (
-        "tensor",
-        {
-            1: ("elem", INTEGER),
-            2: ("shape", {1: ("dims", Many({1: ("value", INTEGER), 2: ("name", TEXT)}))}),
-        },
-    ),
-    5: ("map", {}),
-    8: ("sparse", {}),
-}
-_TYPE[4] = ("sequence", {1: ("elem", _TYPE)})
-_TYPE[9] = ("optional", {1: ("elem", _TYPE)})
-_PORT = {1: ("name", TEXT), 2: ("type", _TYPE)}
-_ATTRIBUTE: dict[int, tuple[str, Any]] = {
-    1: ("name", TEXT),
-    2: ("f", FLOAT),
-    3: ("i", INTEGER),
-    4: ("s", BYTES),
-    5: ("t", _TENSOR),
-    7: ("floats", Many(FLOAT)),
-    8: ("ints", Many(INTEGER)),
-    9: ("strings", Many(BYTES)),
-    10: ("tensors", Many(_TENSOR)),
-    14: ("tp", _TYPE),
-    20: ("type", INTEGER),
-    21: ("reference", TEXT),
-    22: ("sparse", _SPARSE),
-}
-_NODE = {
-    1: ("inputs", Many(TEXT)),
-    2: ("outputs", Many(TEXT)),
-    3: ("name", TEXT),
-    4: ("op", TEXT),
-    5: ("attributes", Many(_ATTRIBUTE)),
-    7: ("domain", TEXT),
-    8: ("overload", TEXT),
-}
-_GRAPH = {
-    1: ("nodes", Many(_NODE)),
-    2: ("name", TEXT),
-    5: ("tensors", Many(_TENSOR)),
-    11: ("inputs", Many(_PORT)),
-    12: ("outputs", Many(_PORT)),
-    13: ("values", Many(_PORT)),
-    15: ("sparse", Many(_SPARSE)),
-}
-_ATTRIBUTE[6] = ("g", _GRAPH)
-_ATTRIBUTE[11] = ("graphs", Many(_GRAPH))
-_OPSET = {1: ("domain", TEXT), 2: ("version", INTEGER)}
-_FUNCTION = {
-    1: ("name", TEXT),
-    4: ("inputs", Many(TEXT)),
-    5: ("outputs", Many(TEXT)),
-    6: ("attributes", Many(TEXT)),
-    7: ("nodes", Many(_NODE)),
-    9: ("opsets", Many(_OPSET)),
-    10: ("domain", TEXT),
-    11: ("defaults", Many(_ATTRIBUTE)),
-    13: ("overload", TEXT),
-}
-_MODEL = {
-    1: ("ir_version", INTEGER),
-    2: ("producer_name", TEXT),
-    3: ("producer_version", TEXT),
-    4: ("domain", TEXT),
-    5: ("model_version", INTEGER),
-    6: ("description", TEXT),
-    7: ("graph", _GRAPH),
-    8: ("opsets", Many(_OPSET)),
-    14: ("metadata", Many(_ENTRY)),
-    25: ("functions", Many(_FUNCTION)),
-}
-
+_MODEL = schemas("""
+    Model: 1 ir_version integer, 2 producer_name text, 3 producer_version text, 4 domain text
+    Model: 5 model_version integer, 6 description text, 7 graph Graph, 8 opsets *Opset
+    Model: 14 metadata *Entry, 25 functions *Function
+    Opset: 1 domain text, 2 version integer
+    Entry: 1 key text, 2 value text
+    Function: 1 name text, 4 inputs *text, 5 outputs *text, 6 attributes *text, 7 nodes *Node
+    Function: 9 opsets *Opset, 10 domain text, 11 defaults *Attribute, 13 overload text
+    Graph: 1 nodes *Node, 2 name text, 5 tensors *Tensor, 11 inputs *Port, 12 outputs *Port
+    Graph: 13 values *Port, 15 sparse *Sparse
+    Node: 1 inputs *text, 2 outputs *text, 3 name text, 4 op text, 5 attributes *Attribute
+    Node: 7 domain text, 8 overload text
+    Attribute: 1 name text, 2 f float, 3 i integer, 4 s bytes, 5 t Tensor, 6 g Graph
+    Attribute: 7 floats *float, 8 ints *integer, 9 strings *bytes, 10 tensors *Tensor
+    Attribute: 11 graphs *Graph, 14 tp Type, 20 type integer, 21 reference text, 22 sparse Sparse
+    Port: 1 name text, 2 type Type
+    Type: 1 tensor TensorType, 4 sequence Elements, 5 map Other, 8 sparse Other, 9 optional Elements
+    TensorType: 1 elem integer, 2 shape Shape
+    Elements: 1 elem Type
+    Shape: 1 dims *Dimension
+    Dimension: 1 value integer, 2 name text
+    Tensor: 1 dims *integer, 2 data_type integer, 3 segment Other, 4 floats *float
+    Tensor: 5 int32s *integer, 6 strings *bytes, 7 int64s *integer, 8 name text, 9 raw bytes
+    Tensor: 10 doubles *double, 11 uint64s *integer, 13 external *Entry, 14 location integer
+    Sparse: 1 values Tensor, 2 indices Tensor, 3 dims *integer
+    Other:
+""")["Model"]
+"""What is read of onnx.proto's messages, with names of ours."""
 _ATTRIBUTE_KINDS: dict[int, tuple[str, Any]] = {
     1: ("f", 0.0),
     2: ("i", 0),

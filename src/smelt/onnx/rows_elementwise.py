@@ -292,32 +292,28 @@ _UNARY = """
 """
 
 
-def _known_unary(name: str, function: Any, plain: Any, symbolic: Any) -> Row:
-    return Row(name, lambda c, x: function(x), host=_host(plain, symbolic))
-
-
-def _binary(name: str, function: Any, plain: Any, symbolic: Any) -> Row:
-    return Row(name, lambda c, a, b: function(a, b), host=_host(plain, symbolic))
+def _known(name: str, function: Any, plain: Any, symbolic: Any) -> Row:
+    return Row(name, lambda c, *x: function(*x), host=_host(plain, symbolic))
 
 
 def _comparison(name: str, function: Any, plain: Any, symbolic: Any) -> Row:
-    return Row(name, lambda c, a, b: function(a, b), host=_predicate(plain, symbolic))
+    return Row(name, lambda c, *x: function(*x), host=_predicate(plain, symbolic))
 
 
 ROWS: tuple[Row, ...] = (
     *map(_unary, _UNARY.split()),
     _unary("isnan", "IsNaN"),
     _unary("bitwise_invert", "BitwiseNot"),
-    _known_unary("Neg", sm.negative, np.negative, operator.neg),
-    _known_unary("Abs", sm.abs, np.abs, abs),
-    _known_unary("Floor", sm.floor, np.floor, math.floor),
-    _known_unary("Ceil", sm.ceil, np.ceil, math.ceil),
-    _known_unary("Round", sm.round, np.round, round),
-    _known_unary("Sqrt", sm.sqrt, np.sqrt, math.sqrt),
-    Row("Not", lambda c, x: sm.logical_not(x), host=_predicate(np.logical_not, operator.not_)),
-    _binary("Add", sm.add, np.add, operator.add),
-    _binary("Sub", sm.subtract, np.subtract, operator.sub),
-    _binary("Mul", sm.multiply, np.multiply, operator.mul),
+    _known("Neg", sm.negative, np.negative, operator.neg),
+    _known("Abs", sm.abs, np.abs, abs),
+    _known("Floor", sm.floor, np.floor, math.floor),
+    _known("Ceil", sm.ceil, np.ceil, math.ceil),
+    _known("Round", sm.round, np.round, round),
+    _known("Sqrt", sm.sqrt, np.sqrt, math.sqrt),
+    _comparison("Not", sm.logical_not, np.logical_not, operator.not_),
+    _known("Add", sm.add, np.add, operator.add),
+    _known("Sub", sm.subtract, np.subtract, operator.sub),
+    _known("Mul", sm.multiply, np.multiply, operator.mul),
     Row("Div", _divide, host=_host(_divide_host, _divide_symbolic)),
     Row("Mod", _mod, host=_mod_host),
     Row("Pow", _pow_row, raw=True),

@@ -97,16 +97,19 @@ def _weights(c: Call, mode: str, ratio: Any, scale: float) -> tuple[int, Any]:
     return first, weights
 
 
+def _left_neighbours(at: Any) -> tuple[Any, Any]:
+    """Return the neighbour to the left of each position, itself excluded, and the distance."""
+    base = np.ceil(at) - 1
+    return base, at - base
+
+
 def _resample(c: Call, x: Array, axis: int, a: _Axis) -> Array:
     """Resize one axis between sizes that are numbers."""
     check_count(a.goal)
     mode = c.get("mode", "nearest")
     transform = c.get("coordinate_transformation_mode", "half_pixel")
     at = _coordinates(transform, a, nearest=mode == "nearest")
-    base = np.floor(at)
-    ratio = at - base
-    whole = ratio == 0  # the left neighbour is preferred: the position itself is the right one
-    base, ratio = np.where(whole, base - 1, base), np.where(whole, 1.0, ratio)
+    base, ratio = _left_neighbours(at)
     first, weights = _weights(c, mode, ratio, a.scale)
     index = base[:, None].astype(np.int64) + np.arange(first, first + weights.shape[1])
     if c.get("exclude_outside", 0):
@@ -157,10 +160,7 @@ def _is_repeat(c: Call, scale: float) -> bool:
         return False
     a = _Axis(7, 7 * int(scale), scale, (0, 1))
     at = _coordinates(mode, a, nearest=True)
-    base = np.floor(at)
-    ratio = at - base
-    whole = ratio == 0
-    base, ratio = np.where(whole, base - 1, base), np.where(whole, 1.0, ratio)
+    base, ratio = _left_neighbours(at)
     upper = _weights(c, "nearest", ratio, scale)[1][:, 1] > 0
     index = np.clip(np.where(upper, base + 1, base), 0, 6)
     return np.array_equal(index, np.arange(a.goal) // int(scale))
@@ -362,20 +362,24 @@ def _affine_grid(c: Call, theta: Array, size: Known) -> Any:
     return sm.reshape(grid, (theta.shape[0], *sides, len(sides)))
 
 
+def _pixel_shift(c: Call) -> float:
+    """Return where a pixel's centre is; without a shift, regions have at least a pixel."""
+    default = "half_pixel" if c.version >= 16 else "output_half_pixel"
+    mode = c.get("coordinate_transformation_mode", default)
+    return 0.5 if mode == "half_pixel" else 0.0
+
+
 def _roi_align(c: Call, x: Array, rois: Array, batches: Array) -> Any:
     """Pool samples of each bin of each region, interpolated linearly."""
     height, width = c.get("output_height", 1), c.get("output_width", 1)
     ratio, scale = c.get("sampling_ratio", 0), c.get("spatial_scale", 1.0)
-    mode = c.get(
-        "coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel"
-    )
     if not ratio:
         return _roi_align_known(c, x, rois, batches)
-    shift = 0.5 if mode == "half_pixel" else 0.0
+    shift = _pixel_shift(c)
     ends = rois * like(rois, scale) - like(rois, shift)
     starts = ends[:, :2]
     spans = ends[:, 2:] - starts
-    if mode != "half_pixel":
+    if not shift:
         spans = sm.maximum(spans, like(spans, 1))
     samples: list[Array] = []
     for axis, count in ((1, height), (0, width)):
@@ -434,16 +438,12 @@ def _pool_regions(
 def _roi_align_known(c: Call, x: Array, rois: Array, batches: Array) -> Any:
     """Sample as many points as a bin has pixels: each region by itself, from its values."""
     height, width = c.get("output_height", 1), c.get("output_width", 1)
-    scale = c.get("spatial_scale", 1.0)
-    mode = c.get(
-        "coordinate_transformation_mode", "half_pixel" if c.version >= 16 else "output_half_pixel"
-    )
-    shift = 0.5 if mode == "half_pixel" else 0.0
-    regions = c.known(rois).elements * scale - shift
+    shift = _pixel_shift(c)
+    regions = c.known(rois).elements * c.get("spatial_scale", 1.0) - shift
     results: list[Array] = []
     for k, (x1, y1, x2, y2) in enumerate(regions):
         h, w = y2 - y1, x2 - x1
-        if mode != "half_pixel":
+        if not shift:
             h, w = max(h, 1.0), max(w, 1.0)
         rows, columns = math.ceil(h / height), math.ceil(w / width)
         ys = y1 + h * (np.arange(height * rows) + 0.5) / (height * rows)

@@ -1,7 +1,8 @@
-"""Rows of products: MatMul, Gemm, Einsum, convolutions."""
+"""Rows of products: MatMul, Gemm, Einsum, attention, and states over a sequence."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import smelt as sm
@@ -9,16 +10,22 @@ from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.onnx.row import Call, Row
 from smelt.onnx.rows_elementwise import like
-from smelt.onnx.rows_view import product
+from smelt.onnx.rows_view import slice_along
+from smelt.onnx.tensors import dtype_of
+from smelt.types.dtype import from_numpy
+
+
+def _fused_mat_mul(c: Call, a: Array, b: Array) -> Any:
+    a = sm.matrix_transpose(a) if c.get("transA", 0) else a
+    b = sm.matrix_transpose(b) if c.get("transB", 0) else b
+    result, alpha = sm.matmul(a, b), c.get("alpha", 1.0)
+    if alpha == 1:
+        return result
+    return result * like(result, alpha if result.dtype.is_float else int(alpha))
 
 
 def _gemm(c: Call, a: Array, b: Array, bias: Any = None) -> Any:
-    a = sm.matrix_transpose(a) if c.get("transA", 0) else a
-    b = sm.matrix_transpose(b) if c.get("transB", 0) else b
-    alpha, beta = c.get("alpha", 1.0), c.get("beta", 1.0)
-    result = sm.matmul(a, b)
-    if alpha != 1:
-        result = result * like(result, alpha if result.dtype.is_float else int(alpha))
+    result, beta = _fused_mat_mul(c, a, b), c.get("beta", 1.0)
     if bias is None or beta == 0:
         return result
     if beta != 1:
@@ -26,130 +33,214 @@ def _gemm(c: Call, a: Array, b: Array, bias: Any = None) -> Any:
     return result + bias
 
 
-def _fused_mat_mul(c: Call, a: Array, b: Array) -> Any:
-    a = sm.matrix_transpose(a) if c.get("transA", 0) else a
-    b = sm.matrix_transpose(b) if c.get("transB", 0) else b
-    result = sm.matmul(a, b)
-    return result * like(result, c.get("alpha", 1.0)) if c.get("alpha", 1.0) != 1 else result
+# Attention
 
 
-# Windows
+def _heads(x: Array, count: int | None) -> Array:
+    """Return [batch, heads, length, width] of [batch, length, heads * width]."""
+    if x.ndim == 4:
+        return x
+    if not count:
+        raise UnsupportedError("attention of 3 dimensions without a number of heads")
+    batch, length, width = x.shape
+    return sm.permute_dims(sm.reshape(x, (batch, length, count, width // count)), (0, 2, 1, 3))
 
 
-def padding_pairs(c: Call, count: int) -> list[tuple[int, int]]:
-    """Return the padding of each spatial dimension as the attribute says it."""
-    pads = c.get("pads") or (0,) * (2 * count)
-    return [(pads[k], pads[count + k]) for k in range(count)]
+def _joined(x: Array) -> Array:
+    """Return [batch, length, heads * width]: the inverse of `_heads`."""
+    batch, heads, length, width = x.shape
+    return sm.reshape(sm.permute_dims(x, (0, 2, 1, 3)), (batch, length, heads * width))
 
 
-def auto_padding(
-    mode: str, shape: Any, extent: Any, steps: Any, dilations: Any
-) -> list[tuple[int, int]] | None:
-    """Return the padding of `auto_pad`; None for NOTSET. Sizes are pinned for a stride above 1."""
-    if mode in ("NOTSET", ""):
-        return None
-    if mode == "VALID":
-        return [(0, 0)] * len(extent)
-    pairs: list[tuple[int, int]] = []
-    for n, k, s, d in zip(shape, extent, steps, dilations, strict=True):
-        span = d * (k - 1) + 1
-        total = span - 1 if s == 1 else max((-(-int(n) // s) - 1) * s + span - int(n), 0)
-        small = total // 2
-        pairs.append((small, total - small) if mode == "SAME_UPPER" else (total - small, small))
-    return pairs
-
-
-def convolve(c: Call, x: Array, weight: Array, bias: Any = None) -> Any:
-    """Return a convolution by the attributes of a node."""
-    count = x.ndim - 2
-    extent = [int(n) for n in weight.shape[2:]]
-    steps = tuple(c.get("strides") or (1,) * count)
-    dilations = tuple(c.get("dilations") or (1,) * count)
-    padding = auto_padding(c.get("auto_pad", "NOTSET"), x.shape[2:], extent, steps, dilations)
-    return sm.nn.conv(
-        x,
-        weight,
-        bias,
-        stride=steps,
-        padding=tuple(padding_pairs(c, count) if padding is None else padding),
-        dilation=dilations,
-        groups=c.get("group", 1),
+def _grouped(x: Array, heads: int) -> Array:
+    """Repeat each head of keys or values, for the queries that share it."""
+    batch, key_heads, length, width = x.shape
+    key_heads = int(key_heads)
+    if key_heads == heads:
+        return x
+    wide = sm.broadcast_to(
+        sm.expand_dims(x, axis=2), (batch, key_heads, heads // key_heads, length, width)
     )
+    return sm.reshape(wide, (batch, heads, length, width))
 
 
-def _conv_transpose(c: Call, x: Array, weight: Array, bias: Any = None) -> Any:
-    count = x.ndim - 2
-    extent = [int(n) for n in weight.shape[2:]]
-    steps = tuple(c.get("strides") or (1,) * count)
-    dilations = tuple(c.get("dilations") or (1,) * count)
-    extra: list[int] = list(c.get("output_padding") or (0,) * count)
-    wanted, mode = c.get("output_shape"), c.get("auto_pad", "NOTSET")
-    pairs = padding_pairs(c, count)
-    if mode == "VALID":
-        pairs = [(0, 0)] * count
-    elif wanted is not None or mode.startswith("SAME"):
-        pairs = []
-        for k, n in enumerate(x.shape[2:]):
-            full = (n - 1) * steps[k] + extra[k] + (extent[k] - 1) * dilations[k] + 1
-            goal = n * steps[k] if wanted is None else wanted[-count:][k]
-            total = int(full - goal)
-            if total < 0:
-                extra[k] -= total
-                total = 0
-            small, large = total // 2, total - total // 2
-            pairs.append((small, large) if mode == "SAME_UPPER" else (large, small))
-    grown = [max(-a, 0) for pair in pairs for a in pair]
-    if any(grown):
-        raise UnsupportedError("ConvTranspose with negative pads")
-    beyond = [max(e - max(s, d) + 1, 0) for e, s, d in zip(extra, steps, dilations, strict=True)]
-    result = sm.nn.conv_transpose(
-        x,
-        weight,
-        bias,
-        stride=steps,
-        padding=tuple(pairs),
-        output_padding=tuple(e - b for e, b in zip(extra, beyond, strict=True)),
-        dilation=dilations,
-        groups=c.get("group", 1),
+def _attention(
+    c: Call,
+    query: Array,
+    key: Array,
+    value: Array,
+    mask: Any = None,
+    past_key: Any = None,
+    past_value: Any = None,
+    lengths: Any = None,
+) -> Any:
+    flat, dtype = query.ndim == 3, query.dtype
+    query = _heads(query, c.get("q_num_heads"))
+    key, value = (_heads(x, c.get("kv_num_heads")) for x in (key, value))
+    past: Any = 0
+    if past_key is not None:
+        past = past_key.shape[2]
+        key = sm.concat([past_key, key], axis=2)
+        value = sm.concat([past_value, value], axis=2)
+    heads = int(query.shape[1])
+    scale = c.get("scale") or 1 / math.sqrt(int(query.shape[3]))
+    root = like(query, math.sqrt(scale))
+    every = _grouped(key, heads)
+    scores = sm.matmul(query * root, sm.matrix_transpose(every) * root)
+    mode, cap = c.get("qk_matmul_output_mode", 0), c.get("softcap", 0.0)
+    shown = scores
+    if cap:
+        scores = sm.tanh(scores / like(scores, cap)) * like(scores, cap)
+        shown = scores if mode == 1 else shown
+    bias = _bias(c, query, key, mask, past, lengths)
+    if bias is not None:
+        scores = scores + bias
+    shown = scores if mode == 2 else shown
+    precision = c.get("softmax_precision")
+    wide = sm.astype(scores, from_numpy(dtype_of(precision))) if precision else scores
+    weights = sm.astype(_masked_softmax(wide, bias), dtype)
+    shown = weights if mode == 3 else shown
+    result = sm.matmul(weights, _grouped(value, heads))
+    return _joined(result) if flat else result, key, value, shown
+
+
+def _bias(c: Call, query: Array, key: Array, mask: Any, past: Any, lengths: Any) -> Any:
+    """Return what is added to the scores: 0 for keys that count, -inf for others; or None."""
+    rows, columns = query.shape[2], key.shape[2]
+    zero, hidden = like(query, 0), like(query, -math.inf)
+    bias: Any = None
+    if mask is not None:
+        missing = columns - mask.shape[-1]
+        if not isinstance(missing, int) or missing:
+            fill: Any = False if mask.dtype.kind == "bool" else -math.inf
+            mask = sm.pad(mask, [(0, 0)] * (mask.ndim - 1) + [(0, missing)], constant_values=fill)
+        bias = sm.where(mask, zero, hidden) if mask.dtype.kind == "bool" else mask
+    offset: Any = past
+    if lengths is not None:
+        lengths = sm.reshape(sm.astype(lengths, sm.int64), (-1, 1, 1, 1))
+        offset = lengths - rows
+    left, right = c.get("left_window_size", -1), c.get("right_window_size", -1)
+    allowed: Any = None
+    position = sm.reshape(sm.arange(rows), (-1, 1)) + offset
+    keys = sm.arange(columns)
+    if c.get("is_causal", 0):
+        allowed = keys <= position
+    if left >= 0:
+        near = position - keys <= left
+        allowed = near if allowed is None else allowed & near
+    if right >= 0:
+        near = keys - position <= right
+        allowed = near if allowed is None else allowed & near
+    if lengths is not None:
+        inside = keys < lengths
+        allowed = inside if allowed is None else allowed & inside
+    if allowed is None:
+        return bias
+    hides = sm.where(allowed, zero, hidden)
+    return hides if bias is None else bias + hides
+
+
+def _masked_softmax(x: Array, bias: Any) -> Array:
+    """Return the softmax over keys; 0 for queries without any key."""
+    weights = sm.nn.softmax(x, axis=-1)
+    if bias is None:
+        return weights
+    largest = sm.max(bias, axis=-1, keepdims=True)
+    return sm.where(largest == like(largest, -math.inf), like(weights, 0), weights)
+
+
+def _rotary(c: Call, x: Array, cosine: Array, sine: Array, positions: Any = None) -> Any:
+    heads = c.get("num_heads")
+    y = _heads(x, heads)
+    width = int(y.shape[3])
+    rotated = c.get("rotary_embedding_dim") or width
+    half = rotated // 2
+    if positions is not None:
+        cosine, sine = (sm.take(t, sm.reshape(positions, (-1,)), axis=0) for t in (cosine, sine))
+        shape = (*positions.shape, half)
+        cosine, sine = sm.reshape(cosine, shape), sm.reshape(sine, shape)
+    cosine, sine = sm.expand_dims(cosine, axis=1), sm.expand_dims(sine, axis=1)
+    part = slice_along(y, 3, 0, rotated) if rotated < width else y
+    if c.get("interleaved", 0):
+        a, b = part[..., 0::2], part[..., 1::2]
+    else:
+        a, b = slice_along(part, 3, 0, half), slice_along(part, 3, half, rotated)
+    real, imaginary = cosine * a - sine * b, sine * a + cosine * b
+    if c.get("interleaved", 0):
+        joined = sm.reshape(sm.stack([real, imaginary], axis=-1), part.shape)
+    else:
+        joined = sm.concat([real, imaginary], axis=-1)
+    if rotated < width:
+        joined = sm.concat([joined, slice_along(y, 3, rotated, width)], axis=-1)
+    return _joined(joined) if x.ndim == 3 else joined
+
+
+def _linear_attention(
+    c: Call,
+    query: Array,
+    key: Array,
+    value: Array,
+    state: Any = None,
+    decay: Any = None,
+    beta: Any = None,
+) -> Any:
+    """Run state = decay * state + key ⊗ value, read by queries."""
+    heads, key_heads = c.get("q_num_heads"), c.get("kv_num_heads")
+    dtype = query.dtype
+    q, k, v = (
+        sm.astype(_heads(x, n), sm.float32)
+        for x, n in ((query, heads), (key, key_heads), (value, key_heads))
     )
-    if not any(beyond):
-        return result
-    fill = like(x, 0) if bias is None else sm.reshape(bias, (1, -1, *(1,) * count))
-    padded = sm.pad(result - fill, [(0, 0), (0, 0), *((0, b) for b in beyond)])
-    return padded + fill
+    batch, steps, width, depth = q.shape[0], q.shape[2], int(k.shape[3]), int(v.shape[3])
+    kept = dtype if state is None else state.dtype
+    start = (
+        sm.zeros((batch, key_heads, width, depth), dtype=sm.float32)
+        if state is None
+        else sm.astype(state, sm.float32)
+    )
+    sequences: dict[str, Array] = {"q": q, "k": k, "v": v}
+    if decay is not None:
+        per_head = int(decay.shape[-1]) == key_heads
+        gates = sm.permute_dims(sm.reshape(decay, (batch, steps, key_heads, -1)), (0, 2, 1, 3))
+        if per_head:
+            gates = sm.broadcast_to(gates, k.shape)
+        sequences["g"] = sm.exp(sm.astype(gates, sm.float32))
+    if beta is not None:
+        rates = sm.permute_dims(sm.reshape(beta, (batch, steps, -1, 1)), (0, 2, 1, 3))
+        sequences["b"] = sm.astype(sm.broadcast_to(rates, (batch, key_heads, steps, 1)), sm.float32)
+
+    def step(memory: Array, at: dict[str, Array]) -> tuple[Array, Array]:
+        if "g" in at:
+            memory = memory * sm.expand_dims(at["g"], axis=-1)
+        values = at["v"]
+        if "b" in at:
+            values = at["b"] * (values - sm.einsum("bhdm,bhd->bhm", memory, at["k"]))
+        memory = memory + sm.expand_dims(at["k"], axis=-1) * sm.expand_dims(values, axis=-2)
+        read = memory
+        if heads != key_heads:
+            wide = sm.broadcast_to(
+                sm.expand_dims(memory, axis=2), (batch, key_heads, heads // key_heads, width, depth)
+            )
+            read = sm.reshape(wide, (batch, heads, width, depth))
+        return memory, sm.einsum("bhd,bhdm->bhm", at["q"], read)
+
+    xs = {name: sm.moveaxis(x, 2, 0) for name, x in sequences.items()}
+    last, results = sm.scan(step, start, xs)
+    scale = c.get("scale") or 1 / math.sqrt(width)
+    results = sm.permute_dims(results * like(results, scale), (1, 0, 2, 3))
+    flat = sm.reshape(results, (batch, steps, heads * depth))
+    return sm.astype(flat, dtype), sm.astype(last, kept)
 
 
-def _col2im(c: Call, x: Array, image: Any, block: Any) -> Any:
-    """Sum columns into the image that they are windows of: a transposed convolution."""
-    sides, extent = [int(n) for n in image.ints()], [int(n) for n in block.ints()]
-    count = len(sides)
-    steps = tuple(c.get("strides") or (1,) * count)
-    dilations = tuple(c.get("dilations") or (1,) * count)
-    pairs = padding_pairs(c, count)
-    windows = [
-        (n + low + high - d * (k - 1) - 1) // s + 1
-        for n, k, s, d, (low, high) in zip(sides, extent, steps, dilations, pairs, strict=True)
-    ]
-    batch, depth = x.shape[0], x.shape[1]
-    size = product(extent)
-    channels = depth // size
-    columns = sm.reshape(x, (batch * channels, size, *windows))
-    kernel = sm.reshape(sm.eye(size, dtype=x.dtype), (size, 1, *extent))
-    extra = tuple(
-        n - ((w - 1) * s - low - high + d * (k - 1) + 1)
-        for n, w, k, s, d, (low, high) in zip(
-            sides, windows, extent, steps, dilations, pairs, strict=True
-        )
-    )
-    result = sm.nn.conv_transpose(
-        columns,
-        kernel,
-        stride=steps,
-        padding=tuple(pairs),
-        dilation=dilations,
-        output_padding=extra,
-    )
-    return sm.reshape(result, (batch, channels, *sides))
+def _causal_conv(c: Call, x: Array, weight: Array, bias: Any = None, state: Any = None) -> Any:
+    kernel = int(weight.shape[2])
+    before = sm.zeros((*x.shape[:2], kernel - 1), dtype=x.dtype) if state is None else state
+    padded = sm.concat([before, x], axis=2) if kernel > 1 else x
+    result = sm.nn.conv(padded, weight, bias, groups=int(weight.shape[0]))
+    if c.get("activation", "none") in ("silu", "swish"):
+        result = sm.nn.silu(result)
+    length = padded.shape[2]
+    return result, slice_along(padded, 2, length - (kernel - 1), length)
 
 
 ROWS: tuple[Row, ...] = (
@@ -157,8 +248,9 @@ ROWS: tuple[Row, ...] = (
     Row("Gemm", _gemm),
     Row("FusedMatMul", _fused_mat_mul, domain="com.microsoft"),
     Row("Einsum", lambda c, *x: sm.einsum(c.get("equation").replace(" ", ""), *x)),
-    Row("Conv", convolve),
-    Row("ConvTranspose", _conv_transpose),
     Row("Det", lambda c, x: sm.linalg.det(x)),
-    Row("Col2Im", _col2im, (1, 2)),
+    Row("Attention", _attention),
+    Row("RotaryEmbedding", _rotary),
+    Row("LinearAttention", _linear_attention),
+    Row("CausalConvWithState", _causal_conv),
 )

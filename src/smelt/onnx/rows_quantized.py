@@ -14,7 +14,7 @@ from smelt.onnx import rows_window, tensors
 from smelt.onnx.known import Known
 from smelt.onnx.row import Call, NeedsHostError, Row, axis_of, computable
 from smelt.onnx.rows_elementwise import like
-from smelt.onnx.rows_product import convolve
+from smelt.onnx.rows_window import convolve
 from smelt.types.dtype import DType, from_numpy, i8, i32, u8
 
 # Scales

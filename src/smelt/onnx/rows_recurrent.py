@@ -5,7 +5,7 @@ Products with the input are one contraction outside of the loop; the step is a s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -146,18 +146,34 @@ def _parts(x: Array, count: int) -> list[Array]:
     return [x[..., k * width : (k + 1) * width] for k in range(count)]
 
 
-def _bias_sum(bias: Any, d: int, gates: int, hidden: int) -> Any:
-    if bias is None:
-        return None
-    return bias[d, : gates * hidden] + bias[d, gates * hidden :]
+def _project(
+    net: _Net, products: Sequence[Product], bias: Any, gates: int
+) -> Callable[[int, Array], Array]:
+    """Return a function that multiplies an input by weights and adds both biases."""
+
+    def project(d: int, x: Array) -> Array:
+        projected = products[d](x)
+        if bias is None:
+            return projected
+        return projected + (bias[d, : gates * net.hidden] + bias[d, gates * net.hidden :])
+
+    return project
 
 
 # LSTM
 
 
-def _lstm_step(
-    net: _Net, products: list[Product], peepholes: Any
-) -> Callable[[int, Array, list[Array]], list[Array]]:
+def _run_lstm(
+    net: _Net,
+    project: Callable[[int, Array], Array],
+    products: list[Product],
+    x: Array,
+    lengths: Any = None,
+    h: Any = None,
+    cell: Any = None,
+    peepholes: Any = None,
+) -> Any:
+    x, h, cell = _inputs(net.c, x, h, cell)
     coupled = bool(net.c.get("input_forget", 0))
 
     def step(d: int, projected: Array, states: list[Array]) -> list[Array]:
@@ -174,31 +190,14 @@ def _lstm_step(
             o = o + holes[1] * new
         return [f(net.clipped(o)) * k(new), new]
 
-    return step
+    return _results(net.c, *_run(net, x, project, lengths, [h, cell], step))
 
 
-def _lstm(
-    c: Call,
-    x: Array,
-    w: Array,
-    r: Array,
-    bias: Any = None,
-    lengths: Any = None,
-    h: Any = None,
-    cell: Any = None,
-    peepholes: Any = None,
-) -> Any:
+def _lstm(c: Call, x: Array, w: Array, r: Array, bias: Any = None, *states: Any) -> Any:
+    """Run an LSTM; `states` are lengths, both states and peepholes, all of them optional."""
     net = _Net(c, 4, ("Sigmoid", "Tanh", "Tanh"))
-    x, h, cell = _inputs(c, x, h, cell)
-
-    def project(d: int, x: Array) -> Array:
-        projected = sm.matmul(x, sm.matrix_transpose(w[d]))
-        total = _bias_sum(bias, d, 4, net.hidden)
-        return projected if total is None else projected + total
-
-    products = [_product(r[d]) for d in range(net.count)]
-    y, states = _run(net, x, project, lengths, [h, cell], _lstm_step(net, products, peepholes))
-    return _results(c, y, states)
+    inputs, products = ([_product(m[d]) for d in range(net.count)] for m in (w, r))
+    return _run_lstm(net, _project(net, inputs, bias, 4), products, x, *states)
 
 
 def _product(r: Array) -> Product:
@@ -207,44 +206,24 @@ def _product(r: Array) -> Product:
     return lambda h: sm.matmul(h, weights)
 
 
-def _dynamic_lstm(
-    c: Call,
-    x: Array,
-    w: Array,
-    r: Array,
-    bias: Any,
-    lengths: Any,
-    h: Any,
-    cell: Any,
-    peepholes: Any,
-    w_scale: Array,
-    w_zero: Known,
-    r_scale: Array,
-    r_zero: Known,
-) -> Any:
+def _dynamic_lstm(c: Call, x: Array, w: Array, r: Array, bias: Any, *more: Any) -> Any:
     """Run an LSTM whose weights are integers and whose operands are quantised in each product."""
     net = _Net(c, 4, ("Sigmoid", "Tanh", "Tanh"))
-    x, h, cell = _inputs(c, x, h, cell)
+    *states, w_scale, w_zero, r_scale, r_zero = more
+
+    def products(m: Array, zero: Known, scale: Array) -> list[Product]:
+        weights = [IntegerWeights(m[d], _zero_of(zero, d)) for d in range(net.count)]
+        return [lambda v, d=d: scaled(v, weights[d], scale[d]) for d in range(net.count)]
 
     def scaled(v: Array, weights: IntegerWeights, scale: Array) -> Array:
         steps, factor, shift = dynamic_quantized(v)
         return sm.astype(weights.product(steps, shift), v.dtype) * (factor * scale)
 
-    def project(d: int, x: Array) -> Array:
-        projected = scaled(x, IntegerWeights(w[d], _zero_of(w_zero, d)), w_scale[d])
-        total = _bias_sum(bias, d, 4, net.hidden)
-        return projected if total is None else projected + total
-
-    recurrent = [IntegerWeights(r[d], _zero_of(r_zero, d)) for d in range(net.count)]
-    products: list[Product] = [
-        lambda v, d=d: scaled(v, recurrent[d], r_scale[d]) for d in range(net.count)
-    ]
-    y, states = _run(net, x, project, lengths, [h, cell], _lstm_step(net, products, peepholes))
-    return _results(c, y, states)
+    project = _project(net, products(w, w_zero, w_scale), bias, 4)
+    return _run_lstm(net, project, products(r, r_zero, r_scale), x, *states)
 
 
 def _zero_of(zero: Known, d: int) -> Known:
-    """Return the zero points of one direction."""
     return Known(np.ascontiguousarray(zero.elements[d : d + 1].reshape(-1)))
 
 
@@ -285,8 +264,7 @@ def _gru(
             new = new + rest[d](reset * old)
         return [(like(z, 1) - z) * g(net.clipped(new)) + z * old]
 
-    y, states = _run(net, x, project, lengths, [h], step)
-    return _results(c, y, states)
+    return _results(c, *_run(net, x, project, lengths, [h], step))
 
 
 def _rnn(
@@ -294,20 +272,13 @@ def _rnn(
 ) -> Any:
     net = _Net(c, 1, ("Tanh",))
     x, h = _inputs(c, x, h)
-
-    def project(d: int, x: Array) -> Array:
-        projected = sm.matmul(x, sm.matrix_transpose(w[d]))
-        total = _bias_sum(bias, d, 1, net.hidden)
-        return projected if total is None else projected + total
-
-    products = [_product(r[d]) for d in range(net.count)]
+    inputs, products = ([_product(m[d]) for d in range(net.count)] for m in (w, r))
 
     def step(d: int, projected: Array, states: list[Array]) -> list[Array]:
         (f,) = net.of(d)
         return [f(net.clipped(projected + products[d](states[0])))]
 
-    y, states = _run(net, x, project, lengths, [h], step)
-    return _results(c, y, states)
+    return _results(c, *_run(net, x, _project(net, inputs, bias, 1), lengths, [h], step))
 
 
 ROWS: tuple[Row, ...] = (

@@ -1,4 +1,4 @@
-"""Rows of poolings."""
+"""Rows of windows: convolutions and poolings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,113 @@ from typing import Any
 import numpy as np
 
 import smelt as sm
+from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
 from smelt.onnx.row import Call, Row
 from smelt.onnx.rows_elementwise import like
-from smelt.onnx.rows_product import auto_padding, padding_pairs
+from smelt.onnx.rows_view import product
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import f32
+
+
+def padding_pairs(c: Call, count: int) -> list[tuple[int, int]]:
+    """Return the padding of each spatial dimension as the attribute says it."""
+    pads = c.get("pads") or (0,) * (2 * count)
+    return [(pads[k], pads[count + k]) for k in range(count)]
+
+
+def auto_padding(
+    mode: str, shape: Any, extent: Any, steps: Any, dilations: Any
+) -> list[tuple[int, int]] | None:
+    """Return the padding of `auto_pad`; None for NOTSET. Sizes are pinned for a stride above 1."""
+    if mode in ("NOTSET", ""):
+        return None
+    if mode == "VALID":
+        return [(0, 0)] * len(extent)
+    pairs: list[tuple[int, int]] = []
+    for n, k, s, d in zip(shape, extent, steps, dilations, strict=True):
+        span = d * (k - 1) + 1
+        total = span - 1 if s == 1 else max((-(-int(n) // s) - 1) * s + span - int(n), 0)
+        small = total // 2
+        pairs.append((small, total - small) if mode == "SAME_UPPER" else (total - small, small))
+    return pairs
+
+
+def _settings(c: Call, shape: Any, extent: Any) -> tuple[Any, Any, Any]:
+    """Return steps, dilations and padding by spatial dimension."""
+    count = len(extent)
+    steps = tuple(c.get("strides") or (1,) * count)
+    dilations = tuple(c.get("dilations") or (1,) * count)
+    pads = auto_padding(c.get("auto_pad", "NOTSET"), shape, extent, steps, dilations)
+    return steps, dilations, tuple(padding_pairs(c, count) if pads is None else pads)
+
+
+def convolve(c: Call, x: Array, weight: Array, bias: Any = None) -> Any:
+    """Return a convolution by the attributes of a node."""
+    steps, dilations, pads = _settings(c, x.shape[2:], [int(n) for n in weight.shape[2:]])
+    options: Any = {"padding": pads, "dilation": dilations, "groups": c.get("group", 1)}
+    return sm.nn.conv(x, weight, bias, stride=steps, **options)
+
+
+def _conv_transpose(c: Call, x: Array, weight: Array, bias: Any = None) -> Any:
+    count = x.ndim - 2
+    extent = [int(n) for n in weight.shape[2:]]
+    steps = tuple(c.get("strides") or (1,) * count)
+    dilations = tuple(c.get("dilations") or (1,) * count)
+    extra: list[int] = list(c.get("output_padding") or (0,) * count)
+    wanted, mode = c.get("output_shape"), c.get("auto_pad", "NOTSET")
+    pairs = padding_pairs(c, count)
+    if mode == "VALID":
+        pairs = [(0, 0)] * count
+    elif wanted is not None or mode.startswith("SAME"):
+        pairs = []
+        for k, n in enumerate(x.shape[2:]):
+            full = (n - 1) * steps[k] + extra[k] + (extent[k] - 1) * dilations[k] + 1
+            goal = n * steps[k] if wanted is None else wanted[-count:][k]
+            total = int(full - goal)
+            if total < 0:
+                extra[k] -= total
+                total = 0
+            small, large = total // 2, total - total // 2
+            pairs.append((small, large) if mode == "SAME_UPPER" else (large, small))
+    grown = [max(-a, 0) for pair in pairs for a in pair]
+    if any(grown):
+        raise UnsupportedError("ConvTranspose with negative pads")
+    beyond = [max(e - max(s, d) + 1, 0) for e, s, d in zip(extra, steps, dilations, strict=True)]
+    options: Any = {"padding": tuple(pairs), "dilation": dilations, "groups": c.get("group", 1)}
+    options["output_padding"] = tuple(e - b for e, b in zip(extra, beyond, strict=True))
+    result = sm.nn.conv_transpose(x, weight, bias, stride=steps, **options)
+    if not any(beyond):
+        return result
+    fill = like(x, 0) if bias is None else sm.reshape(bias, (1, -1, *(1,) * count))
+    padded = sm.pad(result - fill, [(0, 0), (0, 0), *((0, b) for b in beyond)])
+    return padded + fill
+
+
+def _col2im(c: Call, x: Array, image: Any, block: Any) -> Any:
+    """Sum columns into the image that they are windows of: a transposed convolution."""
+    sides, extent = [int(n) for n in image.ints()], [int(n) for n in block.ints()]
+    steps, dilations, pairs = _settings(c, sides, extent)
+    windows = [
+        (n + low + high - d * (k - 1) - 1) // s + 1
+        for n, k, s, d, (low, high) in zip(sides, extent, steps, dilations, pairs, strict=True)
+    ]
+    size = product(extent)
+    batch, channels = x.shape[0], x.shape[1] // size
+    columns = sm.reshape(x, (batch * channels, size, *windows))
+    kernel = sm.reshape(sm.eye(size, dtype=x.dtype), (size, 1, *extent))
+    extra = tuple(
+        n - ((w - 1) * s - low - high + d * (k - 1) + 1)
+        for n, w, k, s, d, (low, high) in zip(
+            sides, windows, extent, steps, dilations, pairs, strict=True
+        )
+    )
+    options: Any = {"padding": pairs, "dilation": dilations, "output_padding": extra}
+    result = sm.nn.conv_transpose(columns, kernel, stride=steps, **options)
+    return sm.reshape(result, (batch, channels, *sides))
+
+
+# Poolings
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +134,8 @@ class _Pool:
 
 
 def _pool(c: Call, x: Array) -> _Pool:
-    count = x.ndim - 2
     extent = tuple(c.get("kernel_shape"))
-    steps = tuple(c.get("strides") or (1,) * count)
-    dilations = tuple(c.get("dilations") or (1,) * count)
-    automatic = auto_padding(c.get("auto_pad", "NOTSET"), x.shape[2:], extent, steps, dilations)
-    pads = padding_pairs(c, count) if automatic is None else automatic
+    steps, dilations, pads = _settings(c, x.shape[2:], extent)
     counts: list[Any] = []
     beyond: list[Any] = []
     for n, k, s, d, (low, high) in zip(x.shape[2:], extent, steps, dilations, pads, strict=True):
@@ -51,7 +148,7 @@ def _pool(c: Call, x: Array) -> _Pool:
                 windows = windows + 1
         counts.append(windows)
         beyond.append(extra)
-    return _Pool(extent, steps, dilations, tuple(pads), tuple(counts), tuple(beyond))
+    return _Pool(extent, steps, dilations, pads, tuple(counts), tuple(beyond))
 
 
 def _padded(x: Array, pool: _Pool, fill: Any) -> Array:
@@ -76,7 +173,6 @@ def _max_pool(c: Call, x: Array) -> Any:
 
 
 def _offset(x: Array, pool: _Pool, offset: Sequence[int]) -> Array:
-    """Return the element of each window at one offset."""
     key: list[Any] = [slice(None), slice(None)]
     for o, s, d, n in zip(offset, pool.steps, pool.dilations, pool.counts, strict=True):
         key.append(slice(o * d, o * d + (n - 1) * s + 1, s))
@@ -178,26 +274,14 @@ def _global(name: str) -> Any:
 
 
 def _max_unpool(c: Call, x: Array, positions: Array, wanted: Any = None) -> Any:
-    count = x.ndim - 2
-    if wanted is None:
-        steps = c.get("strides") or (1,) * count
-        pads = padding_pairs(c, count)
-        extent = c.get("kernel_shape")
-        sides = [
-            (n - 1) * s - low - high + k
-            for n, s, (low, high), k in zip(x.shape[2:], steps, pads, extent, strict=True)
-        ]
-        natural = (*x.shape[:2], *sides)
-        shape = natural
-    else:
-        steps = c.get("strides") or (1,) * count
-        extent = c.get("kernel_shape")
-        pads = padding_pairs(c, count)
-        sides = [
-            (n - 1) * s - low - high + k
-            for n, s, (low, high), k in zip(x.shape[2:], steps, pads, extent, strict=True)
-        ]
-        natural, shape = (*x.shape[:2], *sides), tuple(wanted.ints())
+    extent = c.get("kernel_shape")
+    steps, _, pads = _settings(c, x.shape[2:], extent)
+    sides = [
+        (n - 1) * s - low - high + k
+        for n, s, (low, high), k in zip(x.shape[2:], steps, pads, extent, strict=True)
+    ]
+    natural = (*x.shape[:2], *sides)
+    shape = natural if wanted is None else tuple(wanted.ints())
     size: Any = 1
     for n in natural:
         size = size * n
@@ -209,6 +293,9 @@ def _max_unpool(c: Call, x: Array, positions: Array, wanted: Any = None) -> Any:
 
 
 ROWS: tuple[Row, ...] = (
+    Row("Conv", convolve),
+    Row("ConvTranspose", _conv_transpose),
+    Row("Col2Im", _col2im, (1, 2)),
     Row("MaxPool", _max_pool),
     Row("AveragePool", _average_pool),
     Row("LpPool", _lp_pool),

@@ -7,12 +7,10 @@
 from __future__ import annotations
 
 from smelt.onnx import (
-    rows_attention,
     rows_control,
     rows_elementwise,
     rows_image,
     rows_index,
-    rows_norm,
     rows_product,
     rows_quantized,
     rows_recurrent,
@@ -24,12 +22,10 @@ from smelt.onnx import (
 from smelt.onnx.row import Row
 
 _CHAPTERS = (
-    rows_attention,
     rows_control,
     rows_elementwise,
     rows_image,
     rows_index,
-    rows_norm,
     rows_product,
     rows_quantized,
     rows_recurrent,

@@ -40,6 +40,23 @@ class Many:
         self.kind = kind
 
 
+def schemas(text: str) -> dict[str, dict[int, tuple[str, Any]]]:
+    """Return schemas by name from lines `Name: number field kind, ..`; `*kind` is repeated.
+
+    >>> schemas("Point: 1 x float, 2 of Line\\nLine: 3 ends *Point")["Point"][1]
+    ('x', 'float')
+    """
+    lines = [line.partition(":") for line in text.strip().splitlines()]
+    messages: dict[str, dict[int, tuple[str, Any]]] = {name.strip(): {} for name, _, _ in lines}
+    kinds: dict[str, Any] = {k: k for k in (INTEGER, FLOAT, DOUBLE, TEXT, BYTES)} | messages
+    for name, _, fields in lines:
+        for field in filter(str.strip, fields.split(",")):
+            number, label, kind = field.split()
+            one = kinds[kind.removeprefix("*")]
+            messages[name.strip()][int(number)] = label, Many(one) if kind[0] == "*" else one
+    return messages
+
+
 class Reader:
     """Reads messages from the bytes of one file."""
 

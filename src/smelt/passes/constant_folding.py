@@ -11,7 +11,7 @@ from smelt.errors import SmeltError
 from smelt.graph import build
 from smelt.graph.interp import Array, evaluate_node
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import rebuild_from, use_counts
+from smelt.graph.walk import reachable, rebuild_from, use_counts
 from smelt.ops.combine import CHOICE
 from smelt.ops.create import Input
 from smelt.ops.elementwise import Cast, Map
@@ -117,14 +117,7 @@ def _map_select(node: Node, reads: list[int]) -> Node:
 
 
 def _depends_on_indices(mask: Node) -> bool:
-    stack, seen = [mask], {mask}
-    while stack:
-        node = stack.pop()
-        if isinstance(node.op, Input):
-            return False
-        stack += [x for x in node.inputs if x not in seen]
-        seen.update(node.inputs)
-    return True
+    return not any(isinstance(x.op, Input) for x in reachable([mask], lambda x: x.inputs))
 
 
 def _select_of_numbers(x: Node) -> tuple[Node, Node, Node] | None:

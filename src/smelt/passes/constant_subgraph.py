@@ -29,7 +29,7 @@ import numpy as np
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import map_indices, map_type, substitute_nodes
+from smelt.graph.walk import map_indices, map_type, reachable, substitute_nodes
 from smelt.ops.create import Input
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Pad, Permute, Reshape, Shear
@@ -152,16 +152,12 @@ class _ConstantValues:
 
     def _is_cheap(self, node: Node) -> bool:
         """Whether a value takes few cycles an element to compute from constant inputs."""
-        cycles, seen, pending = 0.0, {node}, [node]
-        while pending:
-            value = pending.pop()
+        cycles = 0.0
+        for value in reachable([node], lambda x: x.inputs):
             if value.inputs and not (value.op.is_view or isinstance(value.op, Cast | Map)):
                 return False
             if isinstance(value.op, Map):
                 cycles += value.op.row.cost * _count(value.type)
-            unseen = [x for x in value.inputs if x not in seen]
-            seen.update(unseen)
-            pending += unseen
         return cycles <= RECOMPUTE_CYCLES * _count(node.type)
 
     def _candidates(self, recomputed: Collection[Node]) -> list[Node]:
@@ -202,16 +198,12 @@ class _ConstantValues:
 
     def work(self, node: Node) -> int:
         """Return the elements read and written for a value; a library call is always enough."""
-        total, seen, pending = 0, {node}, [node]
-        while pending:
-            value = pending.pop()
+        total = 0
+        for value in reachable([node], lambda x: x.inputs):
             if not value.op.fusible and value.inputs:
                 return MIN_WORK_ELEMENTS
             if value.inputs and (value in self.stored or not _costs_nothing(value)):
                 total += _count(value.type) + sum(_count(x.type) for x in value.inputs)
-            unseen = [x for x in value.inputs if x not in seen]
-            seen.update(unseen)
-            pending += unseen
         return total
 
 

@@ -19,11 +19,11 @@ the range of their type.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import rebuild, rebuild_from, users
+from smelt.graph.walk import reachable, rebuild, rebuild_from, users
 from smelt.ops.contract import Contract
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.reduce import Reduce, accumulator
@@ -129,16 +129,12 @@ def _reduced_axes(x: Node, axes: tuple[int, ...]) -> tuple[int, ...] | None:
 
 def elementwise_sources(x: Node) -> Iterator[Node]:
     """Yield the values that `x` reads elementwise or by broadcast, reductions included."""
-    seen: set[Node] = {x}
-    pending = [x]
-    while pending:
-        y = pending.pop()
-        yield y
+
+    def operands(y: Node) -> Iterable[Node]:
         is_elementwise = isinstance(y.op, (Map, Cast, Expand)) or _is_unit_reshape(y)
-        for z in y.inputs if is_elementwise else ():
-            if z not in seen:
-                seen.add(z)
-                pending.append(z)
+        return y.inputs if is_elementwise else ()
+
+    return reachable([x], operands)
 
 
 def _is_unit_reshape(x: Node) -> bool:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import rebuild_from, users
+from smelt.graph.walk import reachable, rebuild_from, users
 from smelt.ops.contract import Contract
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.reduce import Reduce, accumulator
@@ -102,15 +102,12 @@ def _concats_along_axes(reduction: Node, concats: Container[Node]) -> Iterator[_
 
 def _sources_along(x: Node, a: int) -> Iterator[Node]:
     """Yield what a value reads elementwise along an axis, counted from the end."""
-    seen: set[Node] = {x}
-    pending = [x]
-    while pending:
-        y = pending.pop()
-        yield y
-        for z in y.inputs if isinstance(y.op, (Map, Cast)) else ():
-            if z not in seen and z.type.rank >= -a and z.type.shape[a] != 1:
-                seen.add(z)
-                pending.append(z)
+
+    def operands(y: Node) -> list[Node]:
+        read = y.inputs if isinstance(y.op, (Map, Cast)) else ()
+        return [z for z in read if z.type.rank >= -a and z.type.shape[a] != 1]
+
+    return reachable([x], operands)
 
 
 def _is_read_whole(

@@ -14,11 +14,11 @@ passes move views in front of elementwise operators, so this one runs after them
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from smelt.graph import build
 from smelt.graph.ir import Graph, Node
-from smelt.graph.walk import substitute_nodes, users
+from smelt.graph.walk import reachable, substitute_nodes, users
 from smelt.ops.contract import Contract
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.view import Pad, Reshape, Slice
@@ -110,15 +110,11 @@ def _operators_to_sink(
     shared: Collection[Node], slices: Mapping[Node, Node], readers: Readers
 ) -> set[Node]:
     """Return the operators between slices and `shared` results that nothing else reads."""
-    operators = dict[Node, set[Node]]()
-    for node in shared:
-        between, pending = set[Node](), [node]
-        while pending:
-            x = pending.pop()
-            if x in slices and slices[x] is not x and x not in between:
-                between.add(x)
-                pending += x.inputs
-        operators[node] = between
+
+    def moving(nodes: Iterable[Node]) -> list[Node]:
+        return [x for x in nodes if x in slices and slices[x] is not x]
+
+    operators = {n: {*reachable(moving([n]), lambda x: moving(x.inputs))} for n in shared}
     all_operators = set[Node]().union(*operators.values())
     private = [
         between

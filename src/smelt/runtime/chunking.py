@@ -64,7 +64,7 @@ class ChunkedCall:
     def prepare(self, sizes: Mapping[str, int]) -> int:
         """Prepare all chunks at these sizes; return the extra bytes that one of them needs."""
         extra_bytes = 0
-        for rows in {high - low for low, high in self.rounds.ranges(sizes)}:
+        for rows in self.rounds.lengths(sizes):
             p = self.body.prepared(self._sizes(sizes, rows))
             sums = (
                 nbytes

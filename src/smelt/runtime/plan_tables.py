@@ -26,7 +26,7 @@ import numpy as np
 
 from smelt import knobs
 from smelt.errors import OutOfMemory
-from smelt.kernel.offsets import pack
+from smelt.kernel.offsets import lower_bound, pack
 from smelt.knobs.values import show_bytes
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
@@ -166,7 +166,8 @@ def place_values(
     if plan_bytes > MIN_SAVED_BYTES:
         pieces, written = _value_pieces(values, launches, sizes)
         results = {n: _nbytes(values[n], sizes) for n in written}
-        if plan_bytes - _lower_bound([*pieces, *partials], written, results) > MIN_SAVED_BYTES:
+        least = _lower_bound([*pieces, *partials], written, results, len(launches))
+        if plan_bytes - least > MIN_SAVED_BYTES:
             unplaced = _place_in_results(pieces, written, results)
             nbytes = pack([*unplaced, *partials])
             if plan_bytes - nbytes > MIN_SAVED_BYTES:
@@ -252,20 +253,11 @@ def step_values(step: Step) -> Iterator[int]:
 
 
 def _lower_bound(
-    pieces: Sequence[_Piece], written: Mapping[int, int], results: Mapping[int, int]
+    pieces: Sequence[_Piece], written: Mapping[int, int], results: Mapping[int, int], end: int
 ) -> int:
     """Return a lower bound of the arena: peak live bytes that fit into no result."""
-    changes: dict[int, int] = {}
-    for p in pieces:
-        changes[p.first] = changes.get(p.first, 0) + p.hint
-        changes[p.last + 1] = changes.get(p.last + 1, 0) - p.hint
-    for n, time in written.items():
-        changes[time] = changes.get(time, 0) + results[n]
-    live = peak = 0
-    for time in sorted(changes):
-        live += changes[time]
-        peak = max(peak, live)
-    return max(peak - sum(results.values()), 0)
+    full = [_Piece(results[n], results[n], time, end) for n, time in written.items()]
+    return max(lower_bound([*pieces, *full]) - sum(results.values()), 0)
 
 
 def _place_in_results(

@@ -136,7 +136,6 @@ def read_report(file: ProgramFile, plan: Mapping[str, Any]) -> SavedReport | Non
 
 
 def _write_code(writer: Writer, compiled: Compiled) -> dict[str, Any]:
-    """Write all variants of all kernels, by key."""
     written: dict[str, Any] = {}
     for use in compiled.recipe.kernels:
         # Stores past the caches pay where memory is the limit: in kernels without products, which

@@ -21,24 +21,14 @@ from smelt.ops.create import Constant, Input
 from smelt.python.origin import UNKNOWN, Origin
 from smelt.saved.file import ProgramFile, Writer
 from smelt.types.dtype import DTYPES, DType
-from smelt.types.expr import Index
 from smelt.types.expr import text as expr_text
-from smelt.types.formula import Formula
+from smelt.types.formula import Formula, Guard
 from smelt.types.tensor import Shape, shape_text
 from smelt.types.text import parse_sizes
 
 Array = np.ndarray[Any, Any]
 Axes = tuple[int, ...] | None
 _DTYPES = {d.name: d for d in DTYPES}
-
-
-class Guard(NamedTuple):
-    """Condition `left relation right` on sizes, and the line that made it."""
-
-    left: Index
-    relation: str
-    right: Index
-    origin: Origin
 
 
 class Outcome(NamedTuple):
@@ -140,27 +130,18 @@ def write(writer: Writer, r: Recording) -> dict[str, Any]:
     Raises GraphTextError for an operator without a text form, SaveError for another result.
     """
     return {
-        "parameters": r.parameters,
-        "call": r.call,
-        "statics": r.statics,
-        "names": r.names,
+        **r._asdict(),
         "leaves": [_leaf_to_data(x) for x in r.leaves],
         "graph": writer.add(text(r.graph).encode()),
         "origins": _origins(r.graph),
-        "arguments": r.arguments,
         "constants": [writer.add_array(x) for x in r.constants],
         "outcomes": [_outcome_to_data(writer, x) for x in r.outcomes],
-        "result": r.result,
         "match": [r.match.parameters, r.match.body],
         "guards": [
             (expr_text(g.left), g.relation, expr_text(g.right), _place(g.origin)) for g in r.guards
         ],
         "hints": dict(r.hints),
         "result_sizes": r.result_sizes and [r.result_sizes.parameters, r.result_sizes.body],
-        "value_dependent": r.value_dependent,
-        "size_inputs": r.size_inputs,
-        "permutations": r.permutations,
-        "match_names": r.match_names,
         "number_names": dict(r.number_names),
     }
 

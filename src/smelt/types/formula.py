@@ -17,9 +17,11 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from smelt.python.origin import Origin
 from smelt.types.arithmetic import Number, choose, larger, smaller
+from smelt.types.expr import Index, text
 
 MAX_FORMULA_CHARS: Final = 1 << 18
 _FUNCTIONS: Final = {"min": min, "max": max, "float": float, "inf": float("inf")}
@@ -31,6 +33,18 @@ _NODES: Final = (
     *(ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE),
     *(ast.Call, ast.Subscript),
 )
+
+
+class Guard(NamedTuple):
+    """Condition `left relation right` on sizes for a recording, and the line that made it."""
+
+    left: Index
+    relation: str
+    right: Index
+    origin: Origin
+
+    def __str__(self) -> str:
+        return f"{text(self.left)} {self.relation} {text(self.right)}"
 
 
 class Formula:

@@ -8,7 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from smelt.frontends.torch import coverage  # noqa: E402
+from tools import torch_operators as coverage  # noqa: E402
+
 from smelt.frontends.torch.table import TABLE  # noqa: E402
 
 ROOT = Path(__file__).parents[3]

@@ -167,10 +167,7 @@ class Candidate:
     @property
     def warps(self) -> int:
         """Warps of a program."""
-        total = 1
-        for n in self.lanes.values():
-            total *= n
-        return self.schedule.warps_of(total)
+        return self.schedule.warps_of(math.prod(self.lanes.values()))
 
 
 def candidates(

@@ -365,9 +365,7 @@ def _for_dots(lanes: Mapping[str, int], least: Mapping[str, int]) -> dict[str, i
 
 def _within(lanes: Mapping[str, int], limit: int) -> dict[str, int]:
     """Halve blocks, outer ones first, until their product is at most `limit`."""
-    total = 1
-    for n in lanes.values():
-        total *= n
+    total = math.prod(lanes.values())
     result: dict[str, int] = {}
     for axis, n in lanes.items():
         while total > limit and n > 1:

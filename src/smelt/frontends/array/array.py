@@ -32,8 +32,7 @@ from smelt.errors import (
     UnsupportedError,
 )
 from smelt.frontends.array.aliasing import Key, alias, hold, own, part
-from smelt.frontends.array.assign import cast_same_kind, has_wider_kind, put
-from smelt.frontends.array.at import At
+from smelt.frontends.array.assign import At, cast_same_kind, has_wider_kind, put
 from smelt.frontends.array.complex_calls import ComplexOperand, call_complex
 from smelt.frontends.array.convert import export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import (

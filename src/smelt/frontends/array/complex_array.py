@@ -464,7 +464,6 @@ class ComplexArray(Array):
 
 
 def _is_same_memory(x: Buffer, y: Buffer) -> bool:
-    """Return whether two arrays are views of the same elements."""
     return x.ctypes.data == y.ctypes.data and (x.shape, x.strides) == (y.shape, y.strides)
 
 
@@ -550,7 +549,6 @@ def _own_part(node: Value, dtype: DType) -> Array:
 
 
 def _broadcast(x: Value, y: Value) -> tuple[Value, Value]:
-    """Expand two values to their common shape."""
     a, b = COMPLEX["broadcast_real"](Array.of(x), Array.of(y))
     return a.node, b.node
 

@@ -290,8 +290,8 @@ def scan(
         stacked.append(tree)
         return pair[0], results
 
-    loop = _carried("scan", call, init, values, (steps,), reverse=bool(reverse))
-    return loop.carry, unflatten(stacked[-1], iter(loop.results))
+    last, results = _carried("scan", call, init, values, (steps,), reverse=bool(reverse))
+    return last, unflatten(stacked[-1], iter(results))
 
 
 def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any) -> Any:
@@ -341,7 +341,7 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     leaves, tree = flatten(init_val)
     arrays = unflatten(tree, iter([Array.of(_operand(x, "while_loop")) for x in leaves]))
     first = _condition(cond_fun(arrays), "while_loop")
-    return _carried("while_loop", call, (first, init_val), [], ()).carry[1]
+    return _carried("while_loop", call, (first, init_val), [], ())[0][1]
 
 
 def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> Any:
@@ -421,13 +421,6 @@ def _run_once(condition: Value, step: Step, values: Sequence[Value]) -> list[Val
 # ---- carried values ----------------------------------------------------------------------------
 
 
-class _Run:
-    """Results of a loop: its last carry, and the stacked results as arrays."""
-
-    def __init__(self, carry: Any, results: list[Array]) -> None:
-        self.carry, self.results = carry, results
-
-
 def _carried(
     what: str,
     call: Callable[[Any, list[Array]], tuple[Any, Sequence[Any]]],
@@ -436,8 +429,11 @@ def _carried(
     length: Shape,
     *,
     reverse: bool = False,
-) -> _Run:
-    """Record a loop of `call(carry, slices)`, which returns the next carry and results."""
+) -> tuple[Any, list[Array]]:
+    """Record a loop of `call(carry, slices)`, which returns the next carry and results.
+
+    Returns the last carry, and the stacked results.
+    """
     leaves, tree = flatten(init)
     dtypes = [f16 if _is_plain_float(x) else None for x in leaves]  # no dtype is narrower
     refusals = 0
@@ -481,7 +477,7 @@ def _carried(
     inputs = (*carry, *[constant(0, i64)] * extra, *sequences, *step.captured)
     places = [k for k in range(loop.results) if not len(carry) <= k < count]
     arrays = [Array.of(_record_result(loop, k, inputs)) for k in places]
-    return _Run(unflatten(tree, iter(arrays[: len(carry)])), arrays[len(carry) :])
+    return unflatten(tree, iter(arrays[: len(carry)])), arrays[len(carry) :]
 
 
 _WIDER_DTYPE: dict[DType | None, DType] = {f16: f32, f32: f64}

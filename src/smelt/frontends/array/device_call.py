@@ -224,7 +224,6 @@ def _size_carrier(size: int, place: Place) -> DeviceBuffer:
 def _leaves(
     trace: Trace, results: list[DeviceBuffer], arguments: Sequence[Argument], bound: BoundCall
 ) -> list[Any]:
-    """Return the leaves of the result."""
     computed = [DeviceArray.of(b) for b in results]
     sizes = iter(
         () if trace.result_sizes is None else trace.result_sizes(*match_parameters(arguments))

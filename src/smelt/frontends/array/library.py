@@ -31,7 +31,7 @@ from smelt.ops import extern as derive
 from smelt.ops.extern import EXTERNS, Extern, ExternRow, register
 from smelt.types.dtype import c64, c128, i64
 from smelt.types.expr import Index, add, product
-from smelt.types.tensor import Shape, TensorType
+from smelt.types.tensor import TensorType
 
 
 def call(name: str, *values: Value, **options: Any) -> Value:
@@ -167,14 +167,18 @@ def _pack(*parts: Buffer) -> Buffer:
     return np.concatenate(rows, axis=-1)
 
 
-def _factors(shapes: Callable[[Index, Index, Index], tuple[Shape, ...]]) -> Any:
-    """Return the type rule of a row of factors: shapes by rows, columns and the shorter side."""
+def _factors(shapes: str) -> Any:
+    """Return the type rule of factors, with a letter for each of their dimensions.
+
+    m and n are the rows and columns, k the shorter side.
+    """
 
     def rule(x: TensorType, wide: bool = False) -> TensorType:
         m, n = x.shape[-2:]
+        sizes: dict[str, Index] = {"m": m, "n": n, "k": m if wide else n, "2": 2}
         total: Index = 0
-        for shape in shapes(m, n, m if wide else n):
-            total = add(total, product(shape))
+        for shape in shapes.split():
+            total = add(total, product(sizes[letter] for letter in shape))
         return TensorType(x.dtype, (*x.shape[:-2], total))
 
     return rule
@@ -194,6 +198,18 @@ def _svd(x: Buffer, wide: bool, full: bool = False) -> Buffer:
     return _pack(u, s[..., None, :], vh)
 
 
+def _svdvals(x: Buffer, wide: bool) -> Buffer:
+    return np.linalg.svd(x, compute_uv=False)
+
+
+def _determinants(x: TensorType) -> TensorType:
+    return TensorType(x.dtype, x.shape[:-2])
+
+
+def _linear(name: str, *facts: Any) -> ExternRow:
+    return ExternRow(f"linalg_{name}", *facts)
+
+
 _ROWS = (
     ExternRow(
         "sort", "elements in order along an axis", _same_type, _sort, derive.of_sort, _sort_into
@@ -211,71 +227,36 @@ _ROWS = (
         lambda x, values, **_: TensorType(i64, values.shape),
         _search,
     ),
-    ExternRow("linalg_inv", "inverse matrices", _same_type, np.linalg.inv, derive.of_inverse),
-    ExternRow(
-        "linalg_cholesky",
-        "lower Cholesky factors",
-        _same_type,
-        np.linalg.cholesky,
-        derive.of_cholesky,
+    _linear("inv", "inverse matrices", _same_type, np.linalg.inv, derive.of_inverse),
+    _linear(
+        "cholesky", "lower Cholesky factors", _same_type, np.linalg.cholesky, derive.of_cholesky
     ),
-    ExternRow(
-        "linalg_det",
-        "determinants",
-        lambda x: TensorType(x.dtype, x.shape[:-2]),
-        np.linalg.det,
-        derive.of_determinant,
-    ),
-    ExternRow(
-        "linalg_solve", "solutions of linear systems", lambda a, b: b, _solve, derive.of_solution
-    ),
-    ExternRow(
-        "linalg_slogdet",
+    _linear("det", "determinants", _determinants, np.linalg.det, derive.of_determinant),
+    _linear("solve", "solutions of linear systems", lambda a, b: b, _solve, derive.of_solution),
+    _linear(
+        "slogdet",
         "signs and logarithms of determinants",
-        _factors(lambda m, n, k: ((2,),)),
+        _factors("2"),
         lambda x: np.stack(np.linalg.slogdet(x), axis=-1),
         derive.of_signed_logarithm,
     ),
-    ExternRow(
-        "linalg_eigh",
+    _linear(
+        "eigh",
         "eigenvalues and eigenvectors of symmetric matrices",
-        _factors(lambda m, n, k: ((n,), (n, n))),
+        _factors("n nn"),
         _eigh,
         derive.of_symmetric,
     ),
-    ExternRow(
-        "linalg_qr",
-        "Q and R",
-        _factors(lambda m, n, k: ((m, k), (k, n))),
-        _qr,
-        derive.of_orthogonal,
-    ),
-    ExternRow(
-        "linalg_qr_complete",
-        "square Q and R",
-        _factors(lambda m, n, k: ((m, m), (m, n))),
-        partial(_qr, mode="complete"),
-    ),
-    ExternRow(
-        "linalg_svd",
-        "singular vectors and values",
-        _factors(lambda m, n, k: ((m, k), (k,), (k, n))),
-        _svd,
-        derive.of_singular,
-    ),
-    ExternRow(
-        "linalg_svd_full",
+    _linear("qr", "Q and R", _factors("mk kn"), _qr, derive.of_orthogonal),
+    _linear("qr_complete", "square Q and R", _factors("mm mn"), partial(_qr, mode="complete")),
+    _linear("svd", "singular vectors and values", _factors("mk k kn"), _svd, derive.of_singular),
+    _linear(
+        "svd_full",
         "square singular vectors, and values",
-        _factors(lambda m, n, k: ((m, m), (k,), (n, n))),
+        _factors("mm k nn"),
         partial(_svd, full=True),
     ),
-    ExternRow(
-        "linalg_svdvals",
-        "singular values",
-        _factors(lambda m, n, k: ((k,),)),
-        lambda x, wide: np.linalg.svd(x, compute_uv=False),
-        derive.of_singular_values,
-    ),
+    _linear("svdvals", "singular values", _factors("k"), _svdvals, derive.of_singular_values),
 )
 for _row in _ROWS:
     _into = _row.into and with_extern_errors(_row.name, _row.into)
@@ -319,10 +300,6 @@ def _of_parts(row: ExternRow) -> ExternRow:
     return ExternRow(name, f"{row.doc}, complex", infer, run)
 
 
-def _same(x: TensorType, *_: TensorType, **_options: Any) -> TensorType:
-    return x
-
-
 def _reduced(x: TensorType, axis: Any, keepdims: bool) -> TensorType:
     shape = [(1 if k in axis else d) for k, d in enumerate(x.shape) if keepdims or k not in axis]
     return TensorType(x.dtype, tuple(shape))
@@ -330,11 +307,11 @@ def _reduced(x: TensorType, axis: Any, keepdims: bool) -> TensorType:
 
 for _row in (
     ExternRow(
-        "unary", "a function of numbers", _same, lambda z, function: getattr(np, function)(z)
+        "unary", "a function of numbers", _same_type, lambda z, function: getattr(np, function)(z)
     ),
-    ExternRow("power", "powers", _same, np.power),
+    ExternRow("power", "powers", _same_type, np.power),
     ExternRow("prod", "products over axes", _reduced, np.prod),
-    ExternRow("cumprod", "running products", _same, np.cumprod),
+    ExternRow("cumprod", "running products", _same_type, np.cumprod),
     *[row for name, row in EXTERNS.items() if name.startswith("linalg_")],
 ):
     register(_of_parts(_row))

@@ -165,7 +165,6 @@ def _lapack(name: str, *operands: Parts, **options: Any) -> Array:
 
 
 def _factors(name: str, x: Parts, *shapes: Shape, **options: Any) -> list[Array]:
-    """Return the factors of a decomposition, of the given shapes."""
     packed = _lapack(name, x, **options)
     if not isinstance(packed, ComplexArray):
         return _split_factors(packed.node, *shapes)

@@ -147,29 +147,17 @@ Method = Callable[[T, Any], T]
 
 def _forward(what: str) -> Method[T]:
     family = BINARY[what]
-
-    def method(self: T, other: Any) -> T:
-        return self.apply_forward(family, other)
-
-    return method
+    return lambda x, other: x.apply_forward(family, other)
 
 
 def _reflected(what: str) -> Method[T]:
     family = BINARY[what]
-
-    def method(self: T, other: Any) -> T:
-        return self.apply_reflected(family, other)
-
-    return method
+    return lambda x, other: x.apply_reflected(family, other)
 
 
 def _in_place(what: str) -> Method[T]:
     family = BINARY[what]
-
-    def method(self: T, other: Any) -> T:
-        return self.apply_in_place(family, other)
-
-    return method
+    return lambda x, other: x.apply_in_place(family, other)
 
 
 class Operators:

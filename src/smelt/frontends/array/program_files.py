@@ -29,7 +29,6 @@ from smelt.errors import (
     StructureError,
     UnsupportedError,
 )
-from smelt.frontends.array import sizes
 from smelt.frontends.array.ahead_of_time import Executable, Lowered, as_arguments
 from smelt.frontends.array.bind_args import BoundCall, Options, statics_to_data
 from smelt.frontends.array.convert import is_foreign_array
@@ -49,7 +48,7 @@ from smelt.ops.spec import dims_at
 from smelt.python.dataclass import dataclass
 from smelt.saved.plans import StoredProgram
 from smelt.saved.programs import Draft, Entry, Plan, open_programs, save_programs
-from smelt.saved.recording import Guard, Outcome, Parameter, Recording, SavedArgument
+from smelt.saved.recording import Outcome, Parameter, Recording, SavedArgument
 from smelt.types.dtype import from_numpy
 from smelt.types.expr import sizes_of, substitute
 
@@ -101,7 +100,6 @@ def save(
 def _recorded(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: Mapping[str, int]
 ) -> Iterator[tuple[str, list[Lowered]]]:
-    """Yield the name of each program with its recordings."""
     if isinstance(function, Executable):
         yield function.lowered.bound.options.name, [function.lowered]
     elif not isinstance(function, Mapping):
@@ -192,7 +190,7 @@ def _draft(lowered: Lowered) -> Draft:
         ),
         tree_to_data(trace.tree),
         trace.match,
-        tuple(Guard(g.left, g.relation, g.right, g.origin) for g in trace.guards),
+        trace.guards,
         trace.hints,
         trace.result_sizes,
         trace.value_dependent,
@@ -371,7 +369,7 @@ def _trace(r: Recording) -> Trace:
         ),
         tree_from_data(r.result),
         r.match,
-        tuple(sizes.Guard(*g) for g in r.guards),
+        r.guards,
         dict(r.hints),
         (),
         len(r.leaves),

@@ -142,7 +142,6 @@ def bincount(x: Any, /, weights: Any = None, minlength: Any = 0, *, length: Any 
 
 
 def _segments(what: str, data: Any, ids: Any, count: Any) -> tuple[Value, Value, Index]:
-    """Check the arguments of a segment reduction and return them as values."""
     node, ids_node = value(data, what), value(ids, what)
     if ids_node.type.rank == 0:
         raise ShapeError(op=what, operands=ids_node.type_text, reason="the ids have no dimension")

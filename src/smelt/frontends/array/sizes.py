@@ -27,8 +27,7 @@ from smelt.graph import build
 from smelt.graph.ir import Fact, Node
 from smelt.graph.walk import map_indices
 from smelt.ops.create import Constant, SizeOf
-from smelt.python.dataclass import dataclass
-from smelt.python.origin import Origin, here
+from smelt.python.origin import here
 from smelt.types.expr import (
     Expr,
     Index,
@@ -46,7 +45,7 @@ from smelt.types.expr import (
     substitute,
     text,
 )
-from smelt.types.formula import Formula
+from smelt.types.formula import Formula, Guard
 from smelt.types.tensor import Shape, TensorType
 
 RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -56,19 +55,6 @@ RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,
 }
 """Relations of guards, as functions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Guard:
-    """Condition `left relation right` on sizes under which a recording is valid."""
-
-    left: Index
-    relation: str
-    right: Index
-    origin: Origin
-
-    def __str__(self) -> str:
-        return f"{text(self.left)} {self.relation} {text(self.right)}"
 
 
 class Sizes:

@@ -370,7 +370,6 @@ def top_k(x: Any, /, k: Any, *, axis: int = -1, largest: bool = True) -> TopK:
 
 
 def _first(order: Value, a: int, count: Index) -> Value:
-    """Take the first `count` positions along an axis."""
     starts, shape = [0] * order.type.rank, [*shape_of(order)]
     shape[a] = count
     return take_range(order, tuple(starts), tuple(shape), (1,) * len(shape))

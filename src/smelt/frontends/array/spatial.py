@@ -45,7 +45,6 @@ from smelt.frontends.array.views import (
     shape_of,
 )
 from smelt.frontends.array.windows import (
-    Padding,
     Windows,
     check_fit,
     crop_or_pad,
@@ -106,10 +105,7 @@ def conv(
     image, kernel = value(x, "conv"), value(weight, "conv")
     count = _check("conv", image, kernel)
     operands = f"{image.type_text}, {kernel.type_text}"
-    extent = pin_dimensions(kernel, range(2, 2 + count))
-    dilated = per_dimension("conv", "dilation", dilation, count)
-    steps = per_dimension("conv", "stride", stride, count)
-    windows = Windows(extent, steps, dilated, padding_of("conv", padding, extent, dilated))
+    windows = _kernel_windows("conv", kernel, count, stride, padding, dilation)
     check_fit("conv", image, windows, operands)
     (groups,) = per_dimension("conv", "groups", groups, 1)
     inner = _group_channels(
@@ -117,6 +113,15 @@ def conv(
     )
     result = _correlate(slide("conv", image, windows, 0, mode), kernel, groups, count, inner)
     return _add_bias("conv", result, bias, count)
+
+
+def _kernel_windows(
+    what: str, kernel: Value, count: int, stride: Any, padding: Any, dilation: Any
+) -> Windows:
+    extent = pin_dimensions(kernel, range(2, 2 + count))
+    dilated = per_dimension(what, "dilation", dilation, count)
+    steps = per_dimension(what, "stride", stride, count)
+    return Windows(extent, steps, dilated, padding_of(what, padding, extent, dilated))
 
 
 def _input_channels(kernel: Value, groups: int) -> Index:
@@ -255,35 +260,23 @@ def conv_transpose(
     what = "conv_transpose"
     image, kernel = value(x, what), value(weight, what)
     count = _check(what, image, kernel)
-    extent = pin_dimensions(kernel, range(2, 2 + count))
-    dilated = per_dimension(what, "dilation", dilation, count)
-    steps = per_dimension(what, "stride", stride, count)
+    w = _kernel_windows(what, kernel, count, stride, padding, dilation)
     extra = per_dimension(what, "output_padding", output_padding, count, 0)
-    if any(m >= max(s, d) for m, s, d in zip(extra, steps, dilated, strict=True)):
+    if any(m >= max(s, d) for m, s, d in zip(extra, w.stride, w.dilation, strict=True)):
         raise ArgumentError.of(
             what, "output_padding", output_padding, "less than the stride or the dilation"
         )
     (groups,) = per_dimension(what, "groups", groups, 1)
     _group_channels(what, image, kernel, groups, shape_of(kernel)[0], 0)
-    cropping = padding_of(what, padding, extent, dilated)
-    for n, s, d, e, m, ends in zip(
-        shape_of(image)[2:], steps, dilated, extent, extra, cropping, strict=True
-    ):
-        full = add(mul(sub(n, 1), s), d * (e - 1) + 1 + m)
-        if not holds(image.scope, sum(ends) + 1, "<=", full):
-            raise ShapeError.of(
-                what,
-                f"the result would be empty: padding {padding!r} cuts off all of it",
-                image,
-                kernel,
-            )
-    full = all(map(is_transposed_convolution, steps, dilated, extent)) and all(
-        map(lt, extra, steps)
-    )
+    for k, n in enumerate(shape_of(image)[2:]):
+        full = add(mul(sub(n, 1), w.stride[k]), w.span(k) + extra[k])
+        if not holds(image.scope, sum(w.pad_widths[k]) + 1, "<=", full):
+            reason = f"the result would be empty: padding {padding!r} cuts off all of it"
+            raise ShapeError.of(what, reason, image, kernel)
+    is_full = all(map(is_transposed_convolution, w.stride, w.dilation, w.extent))
     floating = image.type.dtype.is_float and kernel.type.dtype.is_float
-    form = _col2im if full and floating else _zero_stuffed
-    result = form(image, kernel, groups, steps, dilated, cropping, extra)
-    return _add_bias(what, result, bias, count)
+    form = _col2im if is_full and all(map(lt, extra, w.stride)) and floating else _zero_stuffed
+    return _add_bias(what, form(image, kernel, groups, w, extra), bias, count)
 
 
 def _transpose_kernel(kernel: Value, groups: int) -> Value:
@@ -297,25 +290,17 @@ def _transpose_kernel(kernel: Value, groups: int) -> Value:
 
 
 def _zero_stuffed(
-    image: Value,
-    kernel: Value,
-    groups: int,
-    steps: tuple[int, ...],
-    dilated: tuple[int, ...],
-    cropping: Padding,
-    extra: tuple[int, ...],
+    image: Value, kernel: Value, groups: int, w: Windows, extra: tuple[int, ...]
 ) -> Value:
     """Convolve the image with stride - 1 zeros inserted between its elements."""
-    count = len(steps)
-    for k, step in enumerate(steps):
+    count = len(w.stride)
+    for k, step in enumerate(w.stride):
         image = _insert_zeros(image, 2 + k, step)
-    extent = pin_dimensions(kernel, range(2, 2 + count))
-    reach = [(n - 1) * d for n, d in zip(extent, dilated, strict=True)]
     borders = tuple(
-        (r - low, r - high + m - (s - 1))
-        for r, (low, high), m, s in zip(reach, cropping, extra, steps, strict=True)
+        (w.span(k) - 1 - low, w.span(k) - high + extra[k] - w.stride[k])
+        for k, (low, high) in enumerate(w.pad_widths)
     )
-    windows = Windows(extent, (1,) * count, dilated, ((0, 0),) * count)
+    windows = Windows(w.extent, (1,) * count, w.dilation, ((0, 0),) * count)
     inner = floordiv(shape_of(image)[1], groups)
     view = slide("conv_transpose", crop_or_pad(image, borders), windows)
     return _correlate(view, _transpose_kernel(kernel, groups), groups, count, inner)
@@ -332,22 +317,13 @@ def _insert_zeros(x: Value, axis: int, step: int) -> Value:
     return reshape(x, (*shape[:axis], mul(shape[axis], step), *shape[axis + 1 :]))
 
 
-def _col2im(
-    image: Value,
-    kernel: Value,
-    groups: int,
-    steps: tuple[int, ...],
-    dilated: tuple[int, ...],
-    cropping: Padding,
-    extra: tuple[int, ...],
-) -> Value:
+def _col2im(image: Value, kernel: Value, groups: int, w: Windows, extra: tuple[int, ...]) -> Value:
     """Multiply each element with each tap and add the products at their positions (col2im).
 
     `smelt.passes.conv_transpose` rewrites the sum as contractions over windows of the image, one
     for each phase of the stride.
     """
-    count, dtype = len(steps), common("conv_transpose", image.type.dtype, kernel.type.dtype)
-    extent = pin_dimensions(kernel, range(2, 2 + count))
+    count, dtype = len(w.stride), common("conv_transpose", image.type.dtype, kernel.type.dtype)
     shape, (outer, inner, *_) = shape_of(image), shape_of(kernel)
     sizes = {"g": groups, "o": floordiv(outer, groups), "c": inner}
     letters = SPATIAL_LETTERS[:count], WINDOW_LETTERS[:count]
@@ -356,20 +332,20 @@ def _col2im(
         for names in ("bgo" + letters[0], "goc" + letters[1], "bgc" + letters[0] + letters[1])
     )
     image = reshape(image, (shape[0], *(sizes[a] for a in first if a in sizes), *shape[2:]))
-    kernel = reshape(kernel, (*(sizes[a] for a in second if a in sizes), *extent))
+    kernel = reshape(kernel, (*(sizes[a] for a in second if a in sizes), *w.extent))
     half = dtype if dtype.compute != dtype else None
     left, right = (tuple(axis(a, 0) for a in side) for side in (first, second))
     product = Contract(left, right, tuple(out), dtype=half and half.compute, factors=half)
     products = record(product, (cast(image, dtype), cast(kernel, dtype)))
-    products = reshape(products, (shape[0], mul(inner, groups), *shape[2:], *extent))
+    products = reshape(products, (shape[0], mul(inner, groups), *shape[2:], *w.extent))
     for k in reversed(range(count)):
-        a, n = 2 + k, add(mul(sub(shape[2 + k], 1), steps[k]), dilated[k] * (extent[k] - 1) + 1)
-        products = _insert_zeros(products, a, steps[k])
+        a, n = 2 + k, add(mul(sub(shape[2 + k], 1), w.stride[k]), w.span(k))
+        products = _insert_zeros(products, a, w.stride[k])
         lengths = shape_of(products)
         target = (*lengths[:a], add(n, extra[k]), *lengths[a + 1 :])
-        products = record(Shear(target, a, dilated[k]), (products,))
+        products = record(Shear(target, a, w.dilation[k]), (products,))
         products = reduce_axes("sum", products, (products.type.rank - 1,), keepdims=False)
-    return cast(crop_or_pad(products, tuple((-low, -high) for low, high in cropping)), dtype)
+    return cast(crop_or_pad(products, tuple((-low, -high) for low, high in w.pad_widths)), dtype)
 
 
 def _windows(

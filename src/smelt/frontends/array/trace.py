@@ -30,7 +30,7 @@ from smelt.frontends.array.memory import Buffer, dense_axis_order, layout
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.scope import Scope
-from smelt.frontends.array.sizes import Guard, facts, rebuild_node
+from smelt.frontends.array.sizes import facts, rebuild_node
 from smelt.frontends.array.tree import LEAF, Tree, flatten
 from smelt.frontends.array.value import STATE, Value, follow, intern, size_carrier
 from smelt.graph import build
@@ -47,7 +47,7 @@ from smelt.python.origin import Origin
 from smelt.runtime.compile_scope import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy
 from smelt.types.expr import Expr, Index, evaluate, product, size, sizes_of, text
-from smelt.types.formula import Formula
+from smelt.types.formula import Formula, Guard
 from smelt.types.tensor import Shape, TensorType, shape_text
 
 _NUMBERED = re.compile(r"[nku]\d+_*")
@@ -235,7 +235,6 @@ class Trace:
         return variant
 
     def _checks(self) -> Trace:
-        """Return the recording of the bounds checks alone."""
         graph = replace(self.graph, outputs=self.graph.check_outputs)
         return replace(self, graph=graph, donate=(), compiled=None, overwriting_traces={})
 

@@ -46,7 +46,6 @@ from smelt.python.imports import fork_safe_import
 from smelt.python.origin import Origin
 from smelt.types.dtype import f64
 from smelt.types.expr import Index
-from smelt.types.tensor import TensorType
 
 
 class FunctionObject:
@@ -292,17 +291,13 @@ class _Leaf:
             raise GradientError(
                 op="grad", reason=f"argument {name} is {node.type_text}, not floats"
             )
-        self.node = record(Reshape(_shape(node)), (node,), STATE.scope)
+        self.node = record(Reshape(shape_of(node)), (node,), STATE.scope)
         STATE.differentiation_inputs.add(self.node)
         self.shown: Any = Array.of(self.node)
         if isinstance(operand, Scalar):
             self.shown = Scalar(self.node, operand.hint, operand.scope)
         elif isinstance(operand, float):
             self.shown = Scalar(self.node, operand, _UNGUARDED)
-
-
-def _shape(node: Value) -> tuple[Any, ...]:
-    return node.type.shape if node.scope is None else node.scope.shape(node.type.shape)
 
 
 def _split_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
@@ -347,9 +342,9 @@ def _seed(node: Value, x: Any) -> Value:
     """Return a cotangent as a value; raise GradientError unless it has the result's type."""
     operand = number_or_value(x, "vjp")
     seed = operand if isinstance(operand, Value) else number(operand, node.type.dtype, "vjp")
-    same = node.type.dtype == seed.type.dtype and len(_shape(node)) == len(_shape(seed))
+    same = node.type.dtype == seed.type.dtype and len(shape_of(node)) == len(shape_of(seed))
     scope = node.scope or seed.scope
-    for a, b in zip(_shape(node), _shape(seed)):
+    for a, b in zip(shape_of(node), shape_of(seed)):
         same = same and (a == b if scope is None else scope.same(a, b))
     if not same:
         raise GradientError(
@@ -390,7 +385,7 @@ def _reverse(
     for x, slope in zip(wrt, cotangents, strict=True):
         if slope is None:
             zero = record(Reshape(()), (constant(0.0, x.type.dtype),), scope)
-            slope = expand(zero, _shape(x))
+            slope = expand(zero, shape_of(x))
         assert isinstance(slope, Value)
         named = isinstance(slope.op, Input) or any(slope is s.node for s in slopes)
         slopes.append(Array.of(identity_copy(slope) if named else slope))
@@ -403,18 +398,8 @@ def _builder(scope: Scope | None) -> Builder:
     Operators get the origin of the operator that is differentiated.
     """
 
-    def emit(op: TensorOp, inputs: tuple[Node, ...], origin: Origin | None) -> Node:
-        operands = [  # numbers come as plain nodes
-            x if isinstance(x, Value) else Value(x.op, x.inputs, x.type, x.origin) for x in inputs
-        ]
-        result = record(op, tuple(operands), scope)
-        result.origin = origin
-        return result
-
-    def seen(type: TensorType) -> TensorType:
-        return type if scope is None else scope.type(type)
-
-    return _autodiff().Builder(emit, seen)
+    seen = (lambda x: x) if scope is None else scope.type
+    return _autodiff().Builder(functools.partial(_emit, scope), seen)
 
 
 def vmap(fun: Function, in_axes: Any = 0, out_axes: Any = 0) -> Function:
@@ -514,7 +499,6 @@ def _result(x: Any) -> Value:
 
 
 def _count(values: Sequence[Value], names: Sequence[str]) -> Index:
-    """Return the length of the mapped axes."""
     if not values:
         raise LengthError(op="vmap", reason="no argument is mapped: every entry of in_axes is None")
     first = shape_of(values[0])[0]

@@ -161,7 +161,6 @@ def _kind(nest: Any) -> str:
 
 
 def _describe(kind: str, type_: Any, names: Any, count: int) -> str:
-    """Describe a container in words."""
     if kind == "none":
         return "None"
     if kind == "pair":

@@ -140,21 +140,13 @@ def disable_trace_logs() -> Generator[None]:
         yield
 
 
+_CALL_LOGS = (output_graph, "call"), (symbolic_convert, "call"), (symbolic_convert, "source")
 _PATCHES: tuple[tuple[Any, str, Any, tuple[Any, ...]], ...] = (
     (
         symbolic_convert,
         "get_funcname",
         lambda *_: None,
-        tuple(
-            [
-                getattr(m, f"trace_{n}_log", None)
-                for m, n in (
-                    (output_graph, "call"),
-                    (symbolic_convert, "call"),
-                    (symbolic_convert, "source"),
-                )
-            ]
-        ),
+        tuple(getattr(module, f"trace_{name}_log", None) for module, name in _CALL_LOGS),
     ),
     (guards, "profile_guard_manager", lambda *_: 0.0, (getattr(guards, "guards_log", None),)),
 )
@@ -359,11 +351,8 @@ def partition(
         forward, backward = min_cut_rematerialization_partition(
             joint, inputs, num_fwd_outputs=num_fwd_outputs + more, **options
         )
-        return (
-            forward,
-            backward,
-            hoist_backward.remove_results(forward, num_fwd_outputs, more) if more else (),
-        )
+        moved = hoist_backward.remove_results(forward, num_fwd_outputs, more) if more else ()
+        return forward, backward, moved
 
     forward, backward, moved = cut()
     try:

@@ -44,7 +44,6 @@ _COMPLEX_DTYPES = (torch.complex64, torch.complex128)
 
 
 def _is_complex(x: Any) -> bool:
-    """Whether it is a complex tensor."""
     return isinstance(x, torch.Tensor) and x.is_complex()
 
 
@@ -365,7 +364,6 @@ def _sgn(x: Any) -> Any:
 
 
 def _complex(a: Any, b: Any) -> Any:
-    """Build complex numbers from two real tensors."""
     if any(
         x.dtype.to_complex() not in _COMPLEX_DTYPES or x.is_neg() or _has_data_dependent_size(x)
         for x in (a, b)
@@ -397,7 +395,6 @@ _RECIPROCAL = complex_pairs.FUNCTIONS["reciprocal"]
 
 @_complex_rule
 def _equal(x: Any, y: Any) -> Any:
-    """Whether both parts are equal."""
     (a, b), (c, d) = _both_parts(x), _both_parts(y)
     return (a == c) & ((b == d) if isinstance(b, torch.Tensor) else (d == b))
 

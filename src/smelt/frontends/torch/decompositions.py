@@ -41,6 +41,7 @@ block lists are not read: they follow from the mask.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -185,63 +186,31 @@ def _attention(
     return output, weights.mean(1) if average_attn_weights else weights
 
 
-def _layer(
-    src: Any,
-    embed_dim: int,
-    num_heads: int,
-    qkv_weight: Any,
-    qkv_bias: Any,
-    proj_weight: Any,
-    proj_bias: Any,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
-    norm_weight_1: Any,
-    norm_bias_1: Any,
-    norm_weight_2: Any,
-    norm_bias_2: Any,
-    ffn_weight_1: Any,
-    ffn_bias_1: Any,
-    ffn_weight_2: Any,
-    ffn_bias_2: Any,
-    mask: Any = None,
-    mask_type: int | None = None,
-) -> Any:
+def _layer(src: Any, *operands: Any) -> Any:
     """A whole encoder layer, with its norms before or after the residual sums."""
     if src.is_nested:
         return NotImplemented
+    projections: Any = operands[:6]  # of the attention, after the width and the number of heads
+    use_gelu, norm_first, eps = operands[6:9]
+    norm_1, norm_2, up, down = (operands[k : k + 2] for k in range(9, 17, 2))
+    mask, mask_type, *_ = (*operands[17:], None, None)
 
-    def norm(x: Any, weight: Any, bias: Any) -> Any:
-        return functional.layer_norm(x, (embed_dim,), weight, bias, eps)
+    def norm(x: Any, affine: Any) -> Any:
+        return functional.layer_norm(x, operands[:1], *affine, eps=eps)
 
-    x = norm(src, norm_weight_1, norm_bias_1) if norm_first else src
+    x = norm(src, norm_1) if norm_first else src
     attention = _attention(
-        x,
-        x,
-        x,
-        embed_dim,
-        num_heads,
-        qkv_weight,
-        qkv_bias,
-        proj_weight,
-        proj_bias,
-        mask,
-        False,
-        True,
-        mask_type,
+        x, x, x, *projections, mask=mask, need_weights=False, mask_type=mask_type
     )
     if attention is NotImplemented:
         return NotImplemented
     x = src + attention[0]
     if not norm_first:
-        x = norm(x, norm_weight_1, norm_bias_1)
-    hidden = functional.linear(
-        norm(x, norm_weight_2, norm_bias_2) if norm_first else x, ffn_weight_1, ffn_bias_1
-    )
-    x = x + functional.linear(
-        functional.gelu(hidden) if use_gelu else functional.relu(hidden), ffn_weight_2, ffn_bias_2
-    )
-    return x if norm_first else norm(x, norm_weight_2, norm_bias_2)
+        x = norm(x, norm_1)
+    hidden = functional.linear(norm(x, norm_2) if norm_first else x, *up)
+    hidden = functional.gelu(hidden) if use_gelu else functional.relu(hidden)
+    x = x + functional.linear(hidden, *down)
+    return x if norm_first else norm(x, norm_2)
 
 
 def _dropout(x: Any, p: float, train: bool | None) -> Any:
@@ -256,38 +225,15 @@ def _dropout(x: Any, p: float, train: bool | None) -> Any:
     return x * mask * (1 / (1 - p)), mask
 
 
-def _convolution_backward(
-    grad: Any,
-    x: Any,
-    weight: Any,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-    output_mask: Sequence[bool],
-) -> Any:
+def _convolution_backward(grad: Any, *settings: Any) -> Any:
     """Return the gradients of image, weights and bias, each from a call of its own."""
+    *operands, output_mask = settings
     if sum(output_mask) == 1 and not output_mask[2]:
         return NotImplemented
 
     def gradient(position: int) -> Any:
         mask = [k == position for k in range(3)]
-        return ATEN.convolution_backward.default(
-            grad,
-            x,
-            weight,
-            bias,
-            stride,
-            padding,
-            dilation,
-            transposed,
-            output_padding,
-            groups,
-            mask,
-        )[position]
+        return ATEN.convolution_backward.default(grad, *operands, mask)[position]
 
     of_bias = grad.sum([0, *range(2, grad.dim())]) if output_mask[2] else None
     return *(gradient(k) if output_mask[k] else None for k in (0, 1)), of_bias
@@ -442,33 +388,26 @@ def _is_function_transform(node: torch.fx.Node) -> bool:
     return "functorch" in module or "_nesting" in getattr(node.target, "__name__", "")
 
 
-def _interpolate(
-    input: torch.Tensor,  # noqa: A002 - as torch calls it
-    size: Any = None,
-    scale_factor: Any = None,
-    mode: str = "nearest",
-    align_corners: bool | None = None,
-    recompute_scale_factor: bool | None = None,
-    antialias: bool = False,
-) -> torch.Tensor:
+def _interpolate(*args: Any, **kwargs: Any) -> torch.Tensor:
     """`functional.interpolate`, with the same arguments and result."""
-    x = input
-    options: Any = {
-        "size": size,
-        "scale_factor": scale_factor,
-        "mode": mode,
-        "align_corners": align_corners,
-        "recompute_scale_factor": recompute_scale_factor,
-        "antialias": antialias,
-    }
-    scales = _scales(x.dim() - 2, None if recompute_scale_factor else scale_factor)
-    has_operator = (mode, x.dim() - 2) in _BACKWARD and not antialias and scales is not None
+    call = _INTERPOLATE.bind(*args, **kwargs)
+    call.apply_defaults()
+    options = dict(call.arguments)
+    x, mode = options.pop("input"), options["mode"]
+    factor = None if options["recompute_scale_factor"] else options["scale_factor"]
+    scales = _scales(x.dim() - 2, factor)
+    has_operator = (mode, x.dim() - 2) in _BACKWARD and not options["antialias"]
     needs_grad = (
         torch.is_grad_enabled() and x.requires_grad and x.dtype in (*_DTYPES, torch.bfloat16)
     )
-    if not has_operator or not needs_grad or not _are_numbers(x.shape, size):
+    if not has_operator or scales is None or not needs_grad:
+        return functional.interpolate(x, **options)
+    if not _are_numbers(x.shape, options["size"]):
         return functional.interpolate(x, **options)
     return _Interpolate.apply(x, options, scales)
+
+
+_INTERPOLATE = inspect.signature(functional.interpolate)
 
 
 def _scales(axes: int, factor: Any) -> list[float | None] | None:

@@ -31,10 +31,10 @@ from smelt.graph.ir import Graph, Node
 from smelt.graph.walk import input_size_names
 from smelt.python.origin import UNKNOWN
 from smelt.saved.programs import Draft, Hints, save_programs
-from smelt.saved.recording import Guard, Outcome, Parameter, Recording, SavedArgument
+from smelt.saved.recording import Outcome, Parameter, Recording, SavedArgument
 from smelt.types.dtype import bool_, from_numpy
 from smelt.types.expr import Index, evaluate, sizes_of, text
-from smelt.types.formula import Formula
+from smelt.types.formula import Formula, Guard
 from smelt.types.tensor import TensorType
 
 Array = np.ndarray[Any, Any]
@@ -209,7 +209,7 @@ def _recording(exported: Any, model: Any, args: Any, kwargs: Any) -> Recording:
     call = _Call(inputs.users, [x for x in examples if x is not None], sizes)
     guards = tuple(_guards(inputs.users, sizes))
     conditions = [*call.conditions, *_ranges(exported, sizes)]
-    conditions += [f"{text(g.left)} {g.relation} {text(g.right)}" for g in guards]
+    conditions += map(str, guards)
     conditions += [f"{text(e)} >= 0" for e in checks.sizes]
     results = [x for x in lowering.results if x is not None]
     nest = [None if x is None else _LEAF for x in lowering.results]

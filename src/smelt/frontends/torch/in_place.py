@@ -43,6 +43,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -279,7 +280,6 @@ def _pays(step: Any, row_of: Callable[[Any], Row | None]) -> bool:
 
 
 def _is_small_part(array: Any, step: Any) -> bool:
-    """Whether an operator writes a small part of a large array."""
     array_bytes = value_bytes(array)
     part_bytes = max(map(value_bytes, nodes_in(step.args[1:])), default=0)
     return array_bytes >= _MIN_BYTES and part_bytes * _MIN_RATIO <= array_bytes
@@ -321,7 +321,6 @@ def _nested_path(step: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def _is_same_view(a: Any, b: Any) -> bool:
-    """Whether two nodes are equal views of one node."""
     while a is not b:
         if str(a.target) not in (f"aten.{name}" for name in _VIEWS.values()):
             return False
@@ -385,7 +384,7 @@ def _select(x: Any, y: Any, dim: int, position: int) -> None:
     x.select(dim, position).copy_(y)
 
 
-_ATEN = torch.ops.aten
+_ATEN: Any = torch.ops.aten
 _WRITES = """
     index_put.default index_add.default index_copy.default index_reduce.default scatter.src
     scatter.value scatter_add.default scatter_reduce.two
@@ -476,41 +475,24 @@ def fast_index_put(
     positions: Sequence[torch.Tensor | None],
     values: torch.Tensor,
     accumulate: bool = False,
+    *,
+    in_place: bool = False,
 ) -> torch.Tensor:
-    """`aten.index_put`, with the same result up to the order of sums."""
-    return _index_put(False, x, positions, values, accumulate)
+    """`aten.index_put`, with the same result up to the order of sums.
 
-
-def fast_index_put_in_place(
-    x: torch.Tensor,
-    positions: Sequence[torch.Tensor | None],
-    values: torch.Tensor,
-    accumulate: bool = False,
-) -> torch.Tensor:
-    """`aten.index_put_`: write into `x`, which nothing else reads.
+    With `in_place` it writes into `x`, which nothing else reads.
 
     >>> x = torch.zeros(3)
-    >>> fast_index_put_in_place(x, [torch.tensor([1, 1])], torch.ones(2), True) is x, x.tolist()
+    >>> y = fast_index_put(x, [torch.tensor([1, 1])], torch.ones(2), True, in_place=True)
+    >>> y is x, x.tolist()
     (True, [0.0, 2.0, 0.0])
     """
-    return _index_put(True, x, positions, values, accumulate)
-
-
-def _index_put(
-    in_place: bool,
-    x: torch.Tensor,
-    positions: Sequence[torch.Tensor | None],
-    values: torch.Tensor,
-    accumulate: bool,
-) -> torch.Tensor:
     first = next((d for d, p in enumerate(positions) if p is not None), 0)
-    rows: list[torch.Tensor] = []
     if accumulate and values.numel() * 4 ** len(positions[first + 1 :]) >= _MIN_ELEMENTS:
         rows = _row_positions(x, first, positions[first:], values)
-    if rows:
-        return _add_rows(in_place, x, first, rows, values)
-    aten = torch.ops.aten
-    function = aten.index_put_.default if in_place else aten.index_put.default
+        if rows:
+            return _add_rows(in_place, x, first, rows, values)
+    function = _ATEN.index_put_.default if in_place else _ATEN.index_put.default
     return function(x, positions, values, accumulate)
 
 
@@ -557,7 +539,7 @@ def _add_rows(
 
 _PUTS = overloads("index_put.default _unsafe_index_put.default")
 _ACCUMULATIONS: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys(_PUTS, fast_index_put_in_place),
+    **dict.fromkeys(_PUTS, partial(fast_index_put, in_place=True)),
     **{
         op: _IN_PLACE[str(op)]
         for op in overloads("""

@@ -28,7 +28,7 @@ from torch._prims_common import suggest_memory_format
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 from smelt.frontends.torch.fake_facts import nbytes
-from smelt.frontends.torch.row import Row
+from smelt.frontends.torch.row import Row, overloads
 
 _PARTIAL_VIEWS = """
     slice.Tensor select.int split.Tensor split_with_sizes.default unbind.int diagonal.default
@@ -299,22 +299,20 @@ def _padded(x: Any, padding: Sequence[Any]) -> Any:
 
 ORDERED_LIKE: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys(
-        (
-            *(ATEN.copysign.Tensor, ATEN.xlogy.Tensor, ATEN.heaviside.default),
-            *(ATEN.logaddexp.default, ATEN.logaddexp2.default, ATEN.special_xlog1py.default),
-            *(ATEN.logical_and.default, ATEN.logical_or.default, ATEN.logical_xor.default),
-        ),
+        overloads("""
+            copysign.Tensor xlogy.Tensor heaviside.default logaddexp.default logaddexp2.default
+            special_xlog1py.default logical_and.default logical_or.default logical_xor.default
+        """),
         torch.add,
     ),
     **dict.fromkeys(
-        (
-            *(ATEN.channel_shuffle.default, ATEN.native_channel_shuffle.default),
-            *(ATEN._batch_norm_with_update.default, ATEN.native_batch_norm.default),
-            *(ATEN._batch_norm_with_update_functional.default,),
-            *(ATEN._native_batch_norm_legit.default, ATEN._native_batch_norm_legit.no_stats),
-            *(ATEN._native_batch_norm_legit_functional.default,),
-            *(ATEN._native_batch_norm_legit_no_training.default,),
-        ),
+        overloads("""
+            channel_shuffle.default native_channel_shuffle.default native_batch_norm.default
+            _batch_norm_with_update.default _batch_norm_with_update_functional.default
+            _native_batch_norm_legit.default _native_batch_norm_legit.no_stats
+            _native_batch_norm_legit_functional.default
+            _native_batch_norm_legit_no_training.default
+        """),
         _image,
     ),
     ATEN.angle.default: lambda x: _contiguous(x) if x.is_complex() else torch.empty_like(x),

@@ -22,14 +22,14 @@ from typing import Any
 
 import networkx as nx
 import torch
-from torch.fx.node import map_arg
 
 from smelt.errors import SmeltError
 from smelt.frontends.torch.fake_facts import nbytes
+from smelt.frontends.torch.in_place import nodes_in
 from smelt.frontends.torch.lower import RECOMPUTED, SIBLINGS, compute_from_siblings, sibling_places
 from smelt.frontends.torch.origins import module_of
 from smelt.frontends.torch.record import Kept
-from smelt.frontends.torch.row import Call, from_torch
+from smelt.frontends.torch.row import apply_row, from_torch
 from smelt.frontends.torch.sizes import Sizes
 from smelt.frontends.torch.table import row_of
 from smelt.frontends.torch.value import V
@@ -117,14 +117,7 @@ class RecomputeCosts:
                 return [operand(x) for x in a]
             return a
 
-        out = node.meta["val"]
-        args = [operand(a) for a in node.args]
-        options = {name: operand(a) for name, a in node.kwargs.items()}
-        fakes = map_arg(node.args, lambda x: x.meta["val"])
-        if row.elementwise and isinstance(out, torch.Tensor):
-            shape = self._sizes.shape(out.shape)
-            args = [a.respell(shape) if isinstance(a, V) else a for a in args]
-        result = row.lower(Call(out, fakes, self._sizes, None), *args, **options)
+        result = apply_row(row, node, operand, self._sizes, [])
         return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
     def _arithmetic(self, node: Node) -> float:
@@ -453,9 +446,7 @@ def _sink_copies(graph: Any, copies: Sequence[Any]) -> None:
 
 
 def _operands(n: Any) -> list[Any]:
-    operands: list[Any] = []
-    map_arg((n.args, n.kwargs), operands.append)
-    return operands
+    return nodes_in((n.args, n.kwargs))
 
 
 def _is_strided(n: Any) -> bool:

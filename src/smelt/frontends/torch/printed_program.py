@@ -242,7 +242,6 @@ class PrintedSegment(Segment):
 
 
 def _product(einsum: ProductEinsum, *tensors: torch.Tensor) -> torch.Tensor:
-    """Multiply by torch's library."""
     operands = [tensors[k] for k in einsum.operands]
     return torch.einsum(einsum.equation, *operands).contiguous()
 

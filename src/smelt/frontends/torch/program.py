@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
@@ -338,7 +339,6 @@ class Program:
         )
 
     def _call(self, node: Any) -> None:
-        """Add one call of torch."""
         if node.target is operator.getitem:
             self._names[node] = name = f"t{len(self._names)}"
             self._add(f"{name} = {self._name(node.args[0])}[{node.args[1]!r}]")
@@ -383,10 +383,10 @@ class Program:
         last: dict[str, int] = {}
         words = {name: None for name in self._names.values() if name.startswith("t")}
         for number, line in enumerate(self._lines):
-            for word in _words(line):
+            for word in re.findall(r"\w+", line):
                 if word in words:
                     last[word] = number
-        returned = set(_words(results))
+        returned = set(re.findall(r"\w+", results))
         ends: dict[int, list[str]] = {}
         for word, number in last.items():
             if word not in returned and number > 1:
@@ -397,18 +397,6 @@ class Program:
             if number in ends and number < len(self._lines) - 1:
                 lines.append(f"    {' = '.join(ends[number])} = None")
         self._lines = lines
-
-
-def _words(line: str) -> list[str]:
-    words: list[str] = []
-    word = ""
-    for letter in f"{line} ":
-        if letter.isalnum() or letter == "_":
-            word += letter
-        elif word:
-            words.append(word)
-            word = ""
-    return words
 
 
 def _is_tangent(node: Any) -> bool:

@@ -248,3 +248,8 @@ def rows(template: str, make: Callable[[str], Any], names: str, kinds: str = "de
     """Return a row of `make(name)` for each name and kind of overload, such as `{}.{}`."""
     pairs = ((name, kind) for name in names.split() for kind in kinds.split())
     return tuple(Row(f"aten.{template}".format(*pair), make(pair[0])) for pair in pairs)
+
+
+def same(names: str, rule: Callable[..., Any], **facts: Any) -> tuple[Row, ...]:
+    """Return rows of ATen's overloads, named as `add.Tensor`, with one rule."""
+    return tuple(Row(f"aten.{name}", rule, **facts) for name in names.split())

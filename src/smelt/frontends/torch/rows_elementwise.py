@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.row import Call, Row, rows
+from smelt.frontends.torch.row import Call, Row, rows, same
 from smelt.frontends.torch.value import V, number, select
 from smelt.ops.elementwise import Cast, Map
 from smelt.types.dtype import bool_, f16
@@ -372,31 +372,23 @@ _ROWS = (
     Row("aten.bitwise_not.default", _unary("not")),
     Row("aten.abs.default", lambda c, x: x.map("abs") if x.dtype.kind in ("int", "float") else x),
     Row("aten.sign.default", _sign),
-    *(Row(f"aten.add.{kind}", _sum) for kind in ("Tensor", "Scalar")),
-    *(Row(f"aten.sub.{kind}", partial(_sum, minus=True)) for kind in ("Tensor", "Scalar")),
-    *(
-        Row(f"aten.rsub.{kind}", lambda c, x, y, alpha=1: _sum(c, y, x, alpha=alpha, minus=True))
-        for kind in ("Tensor", "Scalar")
+    *same("add.Tensor add.Scalar", _sum),
+    *same("sub.Tensor sub.Scalar", partial(_sum, minus=True)),
+    *same(
+        "rsub.Tensor rsub.Scalar",
+        lambda c, x, y, alpha=1: _sum(c, y, x, alpha=alpha, minus=True),
     ),
-    *(Row(f"aten.mul.{kind}", _mul) for kind in ("Tensor", "Scalar")),
-    Row("aten.true_divide.Tensor", _div),
-    *(Row(f"aten.div.{kind}", _div) for kind in ("Tensor", "Scalar", "Tensor_mode", "Scalar_mode")),
-    *(
-        Row(f"aten.floor_divide.{kind}", partial(_div, rounding_mode="floor"))
-        for kind in ("default", "Scalar")
-    ),
-    *(Row(f"aten.remainder.{kind}", _remainder) for kind in ("Tensor", "Scalar")),
-    *(Row(f"aten.fmod.{kind}", _fmod) for kind in ("Tensor", "Scalar")),
-    *(Row(f"aten.pow.{kind}", _pow) for kind in ("Tensor_Tensor", "Tensor_Scalar", "Scalar")),
+    *same("mul.Tensor mul.Scalar", _mul),
+    *same("true_divide.Tensor div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode", _div),
+    *same("floor_divide.default floor_divide.Scalar", partial(_div, rounding_mode="floor")),
+    *same("remainder.Tensor remainder.Scalar", _remainder),
+    *same("fmod.Tensor fmod.Scalar", _fmod),
+    *same("pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar", _pow),
     Row("aten.maximum.default", _binary("max")),
     Row("aten.minimum.default", _binary("min")),
-    Row("aten.atan2.default", _binary("atan2")),
-    Row("aten.hypot.default", _binary("hypot")),
+    *rows("{}.{}", _binary, "atan2 hypot logaddexp"),
     Row("aten.copysign.Tensor", _binary("copysign")),
-    Row("aten.logaddexp.default", _binary("logaddexp")),
-    Row("aten.clamp.default", _clamp),
-    Row("aten.clamp.Tensor", _clamp),
-    Row("aten.clamp_min.default", _clamp),
+    *same("clamp.default clamp.Tensor clamp_min.default", _clamp),
     Row("aten.clamp_max.default", lambda c, x, high: _clamp(c, x, None, high)),
     Row("aten.hardtanh.default", lambda c, x, low=-1.0, high=1.0: _clamp(c, x, low, high)),
     Row("aten.relu.default", lambda c, x: _clamp(c, x, 0)),
@@ -404,9 +396,9 @@ _ROWS = (
         "aten.where.self",
         lambda c, mask, x, y: select(mask.cast(bool_), c.rounded(x), c.rounded(y)),
     ),
-    *(
-        Row(f"aten.masked_fill.{kind}", lambda c, x, mask, y: select(mask, c.rounded(y), x))
-        for kind in ("Scalar", "Tensor")
+    *same(
+        "masked_fill.Scalar masked_fill.Tensor",
+        lambda c, x, mask, y: select(mask, c.rounded(y), x),
     ),
     Row("aten._to_copy.default", _cast),
     Row("aten.clone.default", lambda c, x, **_: x),
@@ -420,7 +412,7 @@ _ROWS = (
     Row("aten.leaky_relu.default", _leaky_relu),
     Row("aten.hardsigmoid.default", _in_compute_type(lambda c, x: _relu6(x + 3.0) / 6.0)),
     Row("aten.hardswish.default", _in_compute_type(lambda c, x: x * _relu6(x + 3.0) / 6.0)),
-    *(Row(f"aten.xlogy.{kind}", _xlogy) for kind in ("Tensor", "Scalar_Self", "Scalar_Other")),
+    *same("xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other", _xlogy),
     Row("aten.logit.default", _logit),
     Row(
         "aten.threshold_backward.default",
@@ -432,8 +424,7 @@ _ROWS = (
     Row("aten.addcdiv.default", _addcdiv),
     Row("prims.fma.default", _fma),
     Row("prims.convert_element_type.default", _cast),
-    Row("aten.lerp.Scalar", _lerp),
-    Row("aten.lerp.Tensor", _lerp),
+    *same("lerp.Scalar lerp.Tensor", _lerp),
 )
 ROWS = tuple(replace(row, elementwise=True) for row in _ROWS)
 """Rows of elementwise operators."""

@@ -50,8 +50,8 @@ def _scan(c: Call, step: Subgraph, init: Operands, xs: Operands, constants: Oper
     results = _present(step.apply([*befores, *slices, *outer.inside]))
     after = _next_carry(c, results[: len(carry)], befores)
     graph = outer.graph("step", [*befores, *slices], [*after, *results[len(carry) :]])
-    run = _Run(c, graph, step, carry, sequences, outer.read(graph), sequences[0].shape[:1])
-    values = run.results(reverse=reverse)
+    length = sequences[0].shape[:1]
+    values = _run_loop(c, graph, step, carry, sequences, outer.read(graph), length, reverse=reverse)
     if not reverse:
         return values
     return [*values[: len(carry)], *(x.flip(0) for x in values[len(carry) :])]
@@ -72,8 +72,7 @@ def _while_loop(
     step.in_bounds |= goes_on.in_bounds
     step.reads += goes_on.reads
     graph = outer.graph("step", [go, *befores], [following, *after])
-    run = _Run(c, graph, step, [first, *carry], (), outer.read(graph), ())
-    return run.results()[1:]
+    return _run_loop(c, graph, step, [first, *carry], (), outer.read(graph), ())[1:]
 
 
 def _cond(c: Call, pred: Any, yes: Subgraph, no: Subgraph, operands: Operands) -> list[V | None]:
@@ -145,8 +144,8 @@ def _associative_scan(c: Call, combine: Subgraph, xs: Operands, constants: Opera
     graph = outer.graph("step", [*befores, *slices, position], [*after, *after])
     first = [number(0, x.dtype, c.origin).expand(x.shape[1:]) for x in sequences]
     moving = [*sequences, iota(length, 0, i64, c.origin)]
-    run = _Run(c, graph, combine, first, moving, outer.read(graph), length)
-    return run.results()[len(sequences) :]
+    values = _run_loop(c, graph, combine, first, moving, outer.read(graph), length)
+    return values[len(sequences) :]
 
 
 _SCANS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
@@ -198,37 +197,30 @@ class _Operands:
         return [x for x, y in zip(self._outside, self._inputs, strict=True) if y.node in inputs]
 
 
-class _Run:
-    """A loop of a graph on carries, sequences and constants."""
-
-    def __init__(
-        self,
-        c: Call,
-        graph: Graph,
-        step: Subgraph,
-        carry: Sequence[V],
-        sequences: Sequence[V],
-        constants: Sequence[V],
-        length: Shape,
-    ) -> None:
-        self.c, self.graph, self.step = c, graph, step
-        self.carry, self.sequences, self.constants = carry, sequences, constants
-        self.length = length
-
-    def results(self, *, reverse: bool = False) -> list[V]:
-        """Return the last carries, then the stacked results."""
-        count = len(self.carry)
-        body, extra = checked_body(self.graph, count, self.step.in_bounds, self.step.reads)
-        names = all_size_names(body.graph)
-        sizes = tuple(map(size, names))
-        loop = Loop(count + extra, len(self.sequences), self.length, reverse, 0, names, sizes, body)
-        zeros = [number(0, i64)] * extra
-        nodes = [x.node for x in (*self.carry, *zeros, *self.sequences, *self.constants)]
-        return [
-            V(build.apply(replace(loop, which=k), *nodes, origin=self.c.origin), self.c.origin)
-            for k in range(loop.results)
-            if not count <= k < count + extra
-        ]
+def _run_loop(
+    c: Call,
+    graph: Graph,
+    step: Subgraph,
+    carry: Sequence[V],
+    sequences: Sequence[V],
+    constants: Sequence[V],
+    length: Shape,
+    *,
+    reverse: bool = False,
+) -> list[V]:
+    """Run a loop of a graph; return the last carries, then the stacked results."""
+    count = len(carry)
+    body, extra = checked_body(graph, count, step.in_bounds, step.reads)
+    names = all_size_names(body.graph)
+    sizes = tuple(map(size, names))
+    loop = Loop(count + extra, len(sequences), length, reverse, 0, names, sizes, body)
+    zeros = [number(0, i64)] * extra
+    nodes = [x.node for x in (*carry, *zeros, *sequences, *constants)]
+    return [
+        V(build.apply(replace(loop, which=k), *nodes, origin=c.origin), c.origin)
+        for k in range(loop.results)
+        if not count <= k < count + extra
+    ]
 
 
 def _input(label: str, kind: TensorType, c: Call) -> V:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.row import Call, Row, axes_of, axis_of, from_torch, rows
+from smelt.frontends.torch.row import Call, Row, axes_of, axis_of, from_torch, rows, same
 from smelt.frontends.torch.value import V, gather, iota, number, select
 from smelt.types.dtype import bool_, f64, i64, u8
 from smelt.types.expr import Index, floordiv
@@ -304,14 +304,14 @@ def _mse_loss(c: Call, x: V, y: V, reduction: int = 1) -> V:
 
 
 ROWS = (
-    *(Row(f"aten.sum.{kind}", _reduce("sum")) for kind in ("default", "dim_IntList")),
-    *(Row(f"aten.prod.{kind}", _reduce("prod")) for kind in ("default", "dim_int")),
-    *(Row(f"aten.mean.{kind}", _mean) for kind in ("default", "dim")),
+    *same("sum.default sum.dim_IntList", _reduce("sum")),
+    *same("prod.default prod.dim_int", _reduce("prod")),
+    *same("mean.default mean.dim", _mean),
     *rows("{}.{}", _any_or_all, "any all", "default dim dims"),
-    *(Row(f"aten.a{name}.default", _min_or_max(name)) for name in ("max", "min")),
-    *(Row(f"aten.{name}.default", _min_or_max(name)) for name in ("max", "min")),
-    *(Row(f"aten.{name}.dim", _min_or_max_with_index(name)) for name in ("max", "min")),
-    *(Row(f"aten.{name}.default", _argreduce(name)) for name in ("argmax", "argmin")),
+    *rows("a{}.{}", _min_or_max, "max min"),
+    *rows("{}.{}", _min_or_max, "max min"),
+    *rows("{}.{}", _min_or_max_with_index, "max min", "dim"),
+    *rows("{}.{}", _argreduce, "argmax argmin"),
     Row("aten.var.correction", _var),
     Row(
         "aten.var.dim",

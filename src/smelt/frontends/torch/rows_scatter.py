@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.torch.row import Call, Row, axis_of
+from smelt.frontends.torch.row import Call, Row, axis_of, same
 from smelt.frontends.torch.value import V, concat, gather, iota, number, select, wrap_negative
 from smelt.ops.combine import COMBINES
 from smelt.ops.create import Constant
@@ -347,18 +347,15 @@ def _accumulate(is_target: V, x: V, value: V) -> V:
 
 
 ROWS = (
-    Row("aten.scatter.value", _elementwise_scatter(_replace, _scatter("put"))),
-    Row("aten.scatter.src", _elementwise_scatter(_replace, _scatter("put"))),
+    *same("scatter.value scatter.src", _elementwise_scatter(_replace, _scatter("put"))),
     Row("aten.scatter_add.default", _elementwise_scatter(_accumulate, _scatter("add"))),
     Row("aten.scatter_reduce.two", _scatter_reduce),
     Row("aten.index_add.default", _index_add),
     Row("aten.index_reduce.default", _index_reduce),
     Row("aten.index_put.default", _index_put, copies_base=True),
     Row("aten._unsafe_index_put.default", _index_put, in_bounds=True),
-    Row("aten.searchsorted.Tensor", _searchsorted, in_bounds=True),
-    Row("aten.searchsorted.Scalar", _searchsorted, in_bounds=True),
-    Row("aten.bucketize.Tensor", _bucketize, in_bounds=True),
-    Row("aten.bucketize.Scalar", _bucketize, in_bounds=True),
+    *same("searchsorted.Tensor searchsorted.Scalar", _searchsorted, in_bounds=True),
+    *same("bucketize.Tensor bucketize.Scalar", _bucketize, in_bounds=True),
     Row("aten.topk.default", _top),
 )
 """Rows of scatters and searches."""

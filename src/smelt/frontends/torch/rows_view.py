@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ import torch
 from smelt.errors import UnsupportedError
 from smelt.frontends.torch.fake_facts import storages
 from smelt.frontends.torch.layout import PARTIAL_VIEWS, memory_order
-from smelt.frontends.torch.row import Call, Row, axes_of, axis_of
+from smelt.frontends.torch.row import Call, Row, axes_of, axis_of, same
 from smelt.frontends.torch.value import V, concat, iota, is_zeros, select
 from smelt.ops.view import Expand, Window
 from smelt.python.dataclass import dataclass
@@ -113,6 +113,23 @@ def _slice(c: Call, x: V, dim: int = 0, start: Any = None, end: Any = None, step
     if step == 1 and first == maximum(rest, 0) and c.sizes.is_nonnegative(rest):
         first = rest  # a slice never takes more than there is
     return x.narrow(a, first, count, step)
+
+
+def _transpose(c: Call, x: V, a: int, b: int) -> V:
+    return x.transpose(axis_of(a, x.rank), axis_of(b, x.rank)) if x.rank else x
+
+
+def _select(c: Call, x: V, dim: int, position: Any) -> V:
+    a = axis_of(dim, x.rank)
+    return x.pick(a, _position(c, x, a, position))
+
+
+def _unbind(c: Call, x: V, dim: int = 0) -> tuple[V, ...]:
+    return tuple(x.pick(axis_of(dim, x.rank), k) for k in range(len(c.out)))
+
+
+def _flip(c: Call, x: V, dims: Sequence[int]) -> V:
+    return x.flip(*axes_of(list(dims), x.rank)) if dims else x
 
 
 def _split(c: Call, x: V, _sizes: Any, dim: int = 0) -> tuple[V, ...]:
@@ -314,14 +331,6 @@ def _eye(c: Call, *_more: Any, **_options: Any) -> V:
     return rows.map("eq", columns).cast(c.dtype)
 
 
-def _alias(name: str, rule: Any) -> Row:
-    return Row(f"aten.{name}", rule, alias=True)
-
-
-def _source(name: str, rule: Any) -> Row:
-    return Row(f"aten.{name}", rule, source=True)
-
-
 _ZEROS = """
     zeros.default zeros_like.default new_zeros.default empty_like.default new_empty.default
     new_empty_strided.default empty.memory_format _efficientzerotensor.default
@@ -476,33 +485,38 @@ def _window_levels(x: V, levels: list[_Level], shape: Sequence[Index]) -> tuple[
     return x, positions
 
 
+_RESHAPES = """
+    view.default _unsafe_view.default reshape.default squeeze.default squeeze.dim squeeze.dims
+"""
+_ALIASES = (
+    *same(_RESHAPES, _reshape),
+    *same("alias.default detach.default", lambda c, x: x),
+    *same("split.Tensor split_with_sizes.default", _split),
+    Row("aten.unsqueeze.default", lambda c, x, dim: x.unsqueeze(dim)),
+    Row("aten.permute.default", lambda c, x, dims: x.permute(*(axis_of(d, x.rank) for d in dims))),
+    Row("aten.transpose.int", _transpose),
+    Row("aten.t.default", lambda c, x: x.permute(1, 0) if x.rank == 2 else x),
+    Row("aten.expand.default", _expand),
+    Row("aten.slice.Tensor", _slice),
+    Row("aten.select.int", _select),
+    Row("aten.unbind.int", _unbind),
+    Row("aten.diagonal.default", _diagonal),
+    Row("aten.as_strided.default", _as_strided),
+)
+_SOURCES = (
+    *same(_ZEROS, _fill_like(0)),
+    *same("ones.default ones_like.default new_ones.default", _fill_like(1)),
+    *same("fill.Scalar full_like.default", _full_like),
+    *same("arange.start_step arange.start", _arange),
+    *same("eye.default eye.m", _eye),
+    Row("aten.full.default", lambda c, _, value, **_o: c.number(value, c.dtype).expand(c.shape)),
+    Row("aten.scalar_tensor.default", lambda c, value, **_: c.number(value, c.dtype)),
+    Row("aten.arange.default", lambda c, end, **_: iota(c.shape, 0, c.dtype, c.origin)),
+)
 ROWS = (
-    *(_alias(f"{name}.default", _reshape) for name in ("view", "_unsafe_view", "reshape")),
-    _alias("unsqueeze.default", lambda c, x, dim: x.unsqueeze(dim)),
-    *(_alias(f"squeeze.{kind}", _reshape) for kind in ("default", "dim", "dims")),
-    _alias("permute.default", lambda c, x, dims: x.permute(*(axis_of(d, x.rank) for d in dims))),
-    _alias(
-        "transpose.int",
-        lambda c, x, a, b: x.transpose(axis_of(a, x.rank), axis_of(b, x.rank)) if x.rank else x,
-    ),
-    _alias("t.default", lambda c, x: x.permute(1, 0) if x.rank == 2 else x),
-    _alias("expand.default", _expand),
-    *(_alias(f"{name}.default", lambda c, x: x) for name in ("alias", "detach")),
-    _alias("slice.Tensor", _slice),
-    _alias(
-        "select.int",
-        lambda c, x, dim, k: x.pick(axis_of(dim, x.rank), _position(c, x, axis_of(dim, x.rank), k)),
-    ),
-    _alias("split.Tensor", _split),
-    _alias("split_with_sizes.default", _split),
-    _alias(
-        "unbind.int",
-        lambda c, x, dim=0: tuple(x.pick(axis_of(dim, x.rank), k) for k in range(len(c.out))),
-    ),
-    _alias("diagonal.default", _diagonal),
-    Row(
-        "aten.flip.default", lambda c, x, dims: x.flip(*axes_of(list(dims), x.rank)) if dims else x
-    ),
+    *(replace(row, alias=True) for row in _ALIASES),
+    *(replace(row, source=True) for row in _SOURCES),
+    Row("aten.flip.default", _flip),
     Row("aten.cat.default", _cat),
     Row("aten.stack.default", _stack),
     Row("aten.repeat.default", _repeat),
@@ -514,19 +528,5 @@ ROWS = (
     Row("aten.tril.default", _triangle("le")),
     Row("aten.triu.default", _triangle("ge")),
     Row("aten.lift_fresh_copy.default", lambda c, x: x),
-    _source(
-        "full.default", lambda c, _, value, **_options: c.number(value, c.dtype).expand(c.shape)
-    ),
-    _alias("as_strided.default", _as_strided),
-    *(_source(name, _fill_like(0)) for name in _ZEROS.split()),
-    *(_source(f"{name}.default", _fill_like(1)) for name in ("ones", "ones_like", "new_ones")),
-    _source("fill.Scalar", _full_like),
-    _source("full_like.default", _full_like),
-    _source("scalar_tensor.default", lambda c, value, **_: c.number(value, c.dtype)),
-    _source("arange.start_step", _arange),
-    _source("arange.start", _arange),
-    _source("arange.default", lambda c, end, **_: iota(c.shape, 0, c.dtype, c.origin)),
-    _source("eye.default", _eye),
-    _source("eye.m", _eye),
 )
 """Rows of views, data movement and sources."""

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from smelt import knobs
 from smelt.errors import UnsupportedError
@@ -25,9 +25,10 @@ from smelt.ops.windows import is_transposed_convolution
 from smelt.types.dtype import DType, i32, i64
 from smelt.types.expr import Index, add, floordiv, mul, sub
 from smelt.types.expr import product as volume
+from smelt.types.tensor import Shape
 
 
-def per_dimension(setting: Any, count: int) -> tuple[int, ...]:
+def _per_dimension(setting: Any, count: int) -> tuple[int, ...]:
     """Return a setting for each spatial dimension; torch repeats a single one."""
     entries = [setting] if isinstance(setting, int) else list(setting)
     if any(not isinstance(e, int) for e in entries):
@@ -35,29 +36,53 @@ def per_dimension(setting: Any, count: int) -> tuple[int, ...]:
     return tuple(entries * count if len(entries) == 1 else entries)
 
 
-def pool_settings(
-    kernel: Any, stride: Any, padding: Any, count: int
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return extents, steps and padding of a pooling; windows adjoin by default."""
-    extent = per_dimension(kernel, count)
-    step = per_dimension(stride, count) if stride else extent
-    return extent, step, per_dimension(padding, count)
+class Windows(NamedTuple):
+    """Windows over the last dimensions of an image; each field has an entry a dimension."""
+
+    extent: tuple[int, ...]
+    step: tuple[int, ...]
+    pads: tuple[int, ...]
+    """Elements added on both sides of the image."""
+    dilations: tuple[int, ...]
 
 
-def _windows(
-    c: Call, x: V, extent: Sequence[int], step: Sequence[int], dilation: Sequence[int]
-) -> V:
+class Pool(NamedTuple):
+    """Settings of a pooling."""
+
+    windows: Windows
+    ceil: bool = False
+    """Whether the number of windows is rounded up."""
+    counts_padding: bool = True
+    """Whether averages count padding."""
+    divisor: Any = None
+    """Number to divide sums by instead."""
+
+
+def _of_maxima(
+    count: int, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, *rest: Any
+) -> Pool:
+    """Return the settings in the order of `max_pool2d`; windows adjoin by default."""
+    settings = kernel, stride or kernel, padding, dilation
+    return Pool(Windows(*(_per_dimension(x, count) for x in settings)), *rest)
+
+
+def _of_averages(count: int, kernel: Any, stride: Any = (), padding: Any = 0, *rest: Any) -> Pool:
+    """Return the settings in the order of `avg_pool2d`."""
+    return _of_maxima(count, kernel, stride, padding, 1, *rest)
+
+
+def _windows(c: Call, x: V, w: Windows) -> V:
     """View x: [.., *spatial] as [.., *places, *taps], with as many places as torch reports."""
-    count = len(extent)
+    count = len(w.extent)
     first = x.rank - count
     output_dims = c.shape[-count:]
     for k in range(count):
-        x = x.op(Window(first + k, extent[k], step[k], dilation[k]))
+        x = x.op(Window(first + k, w.extent[k], w.step[k], w.dilations[k]))
         x = x.narrow(first + k, 0, output_dims[k])
     return x
 
 
-def pad_spatial(x: V, pads: Sequence[int], value: float, end_pads: Sequence[int]) -> V:
+def _pad_spatial(x: V, pads: Sequence[int], value: float, end_pads: Sequence[int]) -> V:
     """Pad the last dimensions by `pads` on both sides, and by `end_pads` at the end."""
     before = (0,) * (x.rank - len(pads))
     low = (*before, *pads)
@@ -65,25 +90,19 @@ def pad_spatial(x: V, pads: Sequence[int], value: float, end_pads: Sequence[int]
     return x.pad(low, high, value) if any(low) or any(high) else x
 
 
-def _overhang(
-    c: Call,
-    x: V,
-    extent: Sequence[int],
-    step: Sequence[int],
-    dilation: Sequence[int],
-    pads: Sequence[int],
-    ceil: bool,
-) -> tuple[int, ...]:
+def _overhang(c: Call, x: V, pool: Pool) -> tuple[int, ...]:
     """Return the elements that the last windows need beyond the padding in ceil mode."""
-    if not ceil:
-        return (0,) * len(extent)
+    count = len(pool.windows.extent)
+    if not pool.ceil:
+        return (0,) * count
     overhang: list[int] = []
-    for k, outputs in enumerate(c.shape[-len(extent) :]):
-        n = x.shape[k - len(extent)]
+    for n, outputs, extent, step, pad, dilation in zip(
+        x.shape[-count:], c.shape[-count:], *pool.windows, strict=True
+    ):
         if not isinstance(n, int) or not isinstance(outputs, int):
             raise UnsupportedError("windows rounded up over a symbolic size")
-        reach = (outputs - 1) * step[k] + (extent[k] - 1) * dilation[k] + 1
-        overhang.append(max(0, reach - n - 2 * pads[k]))
+        reach = (outputs - 1) * step + (extent - 1) * dilation + 1
+        overhang.append(max(0, reach - n - 2 * pad))
     return tuple(overhang)
 
 
@@ -91,28 +110,21 @@ MAX_ARGMAX_TAPS = 27
 """Maximum elements of a window whose argmax is unrolled."""
 
 
-def _max_pool(
-    c: Call,
-    x: V,
-    kernel: Any,
-    stride: Any = (),
-    padding: Any = 0,
-    dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> tuple[V, V | None]:
-    """Return the maximum of each window, and its position in the image."""
-    count = 3 if c.out[0].dim() >= 4 and len(per_dimension(kernel, 1)) == 3 else 2
-    extent, step, pads = pool_settings(kernel, stride, padding, count)
-    dilations = per_dimension(dilation, count)
-    overhang = _overhang(c, x, extent, step, dilations, pads, ceil_mode)
-    lowest = -math.inf if x.dtype.is_float else 0
-    if not x.dtype.is_float:
-        raise UnsupportedError("pooling of integers")
-    windows = _windows(c, pad_spatial(x, pads, lowest, overhang), extent, step, dilations)
-    position = None
-    if math.prod(extent) <= MAX_ARGMAX_TAPS:
-        position = _argmax_positions(c, x, extent, step, pads, dilations, overhang)
-    return windows.reduce("max", range(windows.rank - count, windows.rank)), position
+def _max_pool(count: int) -> Any:
+    def lower(c: Call, x: V, *settings: Any) -> tuple[V, V | None]:
+        """Return the maximum of each window, and its position in the image."""
+        pool = _of_maxima(count, *settings)
+        w, overhang = pool.windows, _overhang(c, x, pool)
+        if not x.dtype.is_float:
+            raise UnsupportedError("pooling of integers")
+        padded = _pad_spatial(x, w.pads, -math.inf, overhang)
+        windows = _windows(c, padded, w)
+        position = None
+        if math.prod(w.extent) <= MAX_ARGMAX_TAPS:
+            position = _argmax_positions(c, x, padded, w)
+        return windows.reduce("max", range(windows.rank - count, windows.rank)), position
+
+    return lower
 
 
 def _position_type(spatial: Sequence[Index]) -> DType:
@@ -120,27 +132,18 @@ def _position_type(spatial: Sequence[Index]) -> DType:
     return i32 if isinstance(plane, int) and plane < 1 << 31 else i64
 
 
-def _argmax_positions(
-    c: Call,
-    x: V,
-    extent: Sequence[int],
-    step: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-    overhang: Sequence[int],
-) -> V:
+def _argmax_positions(c: Call, x: V, padded: V, w: Windows) -> V:
     """Return the position in the image of each window's maximum.
 
     Of equal elements the first, of NaN the last.
     """
-    count = len(extent)
-    first = x.rank - count
+    _, step, pads, dilations = w
+    first = x.rank - len(step)
     shape = c.shape
     counts = _position_type(x.shape[first:])
-    padded = pad_spatial(x, pads, -math.inf, overhang)
     best: V | None = None
     place: V | None = None
-    for tap in product(*map(range, extent)):
+    for tap in product(*map(range, w.extent)):
         shifted, index = padded, number(0, counts, c.origin)
         for k, n in enumerate(tap):
             a = first + k
@@ -160,29 +163,18 @@ def _argmax_positions(
     return place.cast(i64)
 
 
-def window_counts(
-    c: Call,
-    x: V,
-    spatial: Sequence[Index],
-    output_dims: Sequence[Index],
-    extent: Sequence[int],
-    step: Sequence[int],
-    pads: Sequence[int],
-    *,
-    inside: bool,
-    ceil: bool,
-    divisor: Any,
-) -> V:
-    """Return the elements of each window, or `divisor`, to broadcast with x [.., *output_dims].
+def _window_counts(c: Call, x: V, pool: Pool, spatial: Shape) -> V:
+    """Return the elements of each window over `spatial`, to broadcast with averages x.
 
-    Padding counts, unless only elements `inside` do; what windows of ceil mode cover beyond it
-    never does.
+    Where padding counts, what windows of ceil mode cover beyond it does not.
     """
-    if divisor or (not ceil and not (inside and any(pads))):
-        return number(float(divisor or math.prod(extent)), x.dtype, x.origin)
+    w, inside = pool.windows, not pool.counts_padding
+    if pool.divisor or (not pool.ceil and not (inside and any(w.pads))):
+        return number(float(pool.divisor or math.prod(w.extent)), x.dtype, x.origin)
     total = number(1, i64, x.origin)
+    output_dims = x.shape[x.rank - len(spatial) :]
     for k, (n, m, t, s, margin) in enumerate(
-        zip(spatial, output_dims, extent, step, pads, strict=True)
+        zip(spatial, output_dims, w.extent, w.step, w.pads, strict=True)
     ):
         begin = iota((m,), 0, i64, c.origin) * s
         size = number(n, i64, c.origin)
@@ -194,35 +186,12 @@ def window_counts(
 
 
 def _avg_pool(count: int) -> Any:
-    def lower(
-        c: Call,
-        x: V,
-        kernel: Any,
-        stride: Any = (),
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: Any = None,
-    ) -> V:
-        extent, step, pads = pool_settings(kernel, stride, padding, count)
-        dilations = (1,) * count
-        overhang = _overhang(c, x, extent, step, dilations, pads, ceil_mode)
-        padded = pad_spatial(x.to_compute_type(), pads, 0.0, overhang)
-        windows = _windows(c, padded, extent, step, dilations)
+    def lower(c: Call, x: V, *settings: Any) -> V:
+        pool = _of_averages(count, *settings)
+        padded = _pad_spatial(x.to_compute_type(), pool.windows.pads, 0.0, _overhang(c, x, pool))
+        windows = _windows(c, padded, pool.windows)
         total = windows.sum(range(windows.rank - count, windows.rank))
-        counts = window_counts(
-            c,
-            total,
-            x.shape[x.rank - count :],
-            total.shape[x.rank - count :],
-            extent,
-            step,
-            pads,
-            inside=not count_include_pad,
-            ceil=ceil_mode,
-            divisor=divisor_override,
-        )
-        return (total / counts).cast(x.dtype)
+        return (total / _window_counts(c, total, pool, x.shape[x.rank - count :])).cast(x.dtype)
 
     return lower
 
@@ -231,7 +200,7 @@ MAX_UNEQUAL_WINDOW = 32
 """Maximum elements along a dimension of windows of different sizes that are unrolled."""
 
 
-def adaptive_average(x: V, a: int, n: Index, m: Index, *, back: bool = False) -> V:
+def _adaptive_average(x: V, a: int, n: Index, m: Index, *, back: bool = False) -> V:
     """Average an axis of n elements into m windows; with `back`, distribute gradients.
 
     Window i goes from floor(i·n/m) to ceil((i + 1)·n/m). An element belongs to the windows that it
@@ -282,8 +251,8 @@ def _adaptive_avg(count: int) -> Any:
     def lower(c: Call, x: V, size: Any) -> V:
         first = x.rank - count
         average = x.to_compute_type()
-        for k, m in enumerate(per_dimension(size, count)):
-            average = adaptive_average(average, first + k, x.shape[first + k], m)
+        for k, m in enumerate(_per_dimension(size, count)):
+            average = _adaptive_average(average, first + k, x.shape[first + k], m)
         return average.cast(x.dtype)
 
     return lower
@@ -318,92 +287,66 @@ MAX_LINE_TAPS = 9
 as torch's: they do not reuse a row of the image for several rows of results."""
 
 
-def _convolution(
-    c: Call,
-    x: V,
-    weight: V,
-    bias: V | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-) -> V:
+def _convolution(c: Call, x: V, weight: V, bias: V | None, *settings: Any) -> V:
     """Contract a filter with windows of an image, which are index maps."""
-    count = x.rank - 2
-    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    if len(extent) != count or not x.dtype.is_float:
-        raise UnsupportedError("windows of symbolic size")
+    *_, transposed, output_padding, groups = settings
+    w = _of_filter(x, weight, settings)
     if transposed:
-        step, dilations = per_dimension(stride, count), per_dimension(dilation, count)
         if knobs.ROUNDING.get() == "exact":
             raise UnsupportedError("sums that are not made products: torch's are faster")
-        if any(m >= s for m, s in zip(per_dimension(output_padding, count), step, strict=True)):
+        beyond = _per_dimension(output_padding, len(w.step))
+        if any(m >= s for m, s in zip(beyond, w.step, strict=True)):
             raise UnsupportedError("a transposed convolution with places that no window has")
-        if _product_ratio(x.shape[2:], c.shape[2:], extent, step) > MAX_PRODUCT_RATIO:
+        if _product_ratio(x.shape[2:], c.shape[2:], w) > MAX_PRODUCT_RATIO:
             raise UnsupportedError("a transposed convolution of a tiny image: torch's is faster")
-        result = transposed_convolution(
-            x, weight, c.shape, step, per_dimension(padding, count), dilations, groups
-        )
-        return result if bias is None else result + bias.reshape(bias.shape[0], *[1] * count)
-    if groups > 1:
-        refuse_long_filter(weight, extent)
-    result = correlation(
-        x,
-        weight,
-        per_dimension(stride, count),
-        per_dimension(padding, count),
-        per_dimension(dilation, count),
-        c.shape,
-        groups,
-    )
-    return result if bias is None else result + bias.reshape(bias.shape[0], *[1] * count)
+        result = _transposed_convolution(x, weight, w, c.shape, groups)
+    else:
+        if groups > 1:
+            _refuse_long_filter(weight, w)
+        result = _correlation(x, weight, w, c.shape, groups)
+    return result if bias is None else result + bias.reshape(bias.shape[0], *[1] * len(w.step))
 
 
-def _product_ratio(
-    spatial: Sequence[Index], output: Sequence[Index], extent: Sequence[int], step: Sequence[int]
-) -> float:
+def _of_filter(x: V, weight: V, settings: Sequence[Any]) -> Windows:
+    """Return the windows of a filter: `settings` begin with stride, padding and dilation."""
+    extent = tuple(n for n in weight.shape[2:] if isinstance(n, int))
+    if len(extent) != x.rank - 2 or not x.dtype.is_float:
+        raise UnsupportedError("windows of symbolic size")
+    return Windows(extent, *(_per_dimension(setting, len(extent)) for setting in settings[:3]))
+
+
+def _product_ratio(spatial: Shape, output: Shape, w: Windows) -> float:
     """Return computed products for each useful one of a transposed convolution.
 
     Only along dimensions of known size.
     """
     ratio = 1.0
-    for n, m, taps, s in zip(spatial, output, extent, step, strict=True):
+    for n, m, taps, s in zip(spatial, output, w.extent, w.step, strict=True):
         if isinstance(n, int) and isinstance(m, int) and n > 0:
             ratio *= min(-(-m // s), n + -(-taps // s) - 1) / n
     return ratio
 
 
-def correlation(
-    x: V,
-    weight: V,
-    step: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-    shape: Sequence[Index],
-    groups: int,
-) -> V:
+def _correlation(x: V, weight: V, w: Windows, shape: Shape, groups: int) -> V:
     """Contract a filter with windows of a padded image to a result of `shape`."""
-    count = x.rank - 2
-    x = pad_spatial(x, pads, 0.0, (0,) * count)
-    for k in range(count):
-        taps = weight.shape[2 + k]
-        if isinstance(taps, int) and taps > 1:
-            x = x.op(Window(2 + k, taps, step[k], dilations[k])).narrow(2 + k, 0, shape[2 + k])
+    count = len(w.extent)
+    x = _pad_spatial(x, w.pads, 0.0, (0,) * count)
+    for k, taps in enumerate(w.extent):
+        if taps > 1:
+            x = x.op(Window(2 + k, taps, w.step[k], w.dilations[k])).narrow(2 + k, 0, shape[2 + k])
         else:
-            x = x.narrow(2 + k, 0, shape[2 + k], step[k])
+            x = x.narrow(2 + k, 0, shape[2 + k], w.step[k])
     return _contract_windows(x, weight, groups, count).reshape(*shape)
 
 
-def refuse_long_filter(weight: V, extent: Sequence[int]) -> None:
+def _refuse_long_filter(weight: V, w: Windows) -> None:
     """Raise UnsupportedError for many taps along one dimension of a single channel."""
-    line = sum(n > 1 for n in extent) == 1
-    if line and weight.shape[1] == 1 and math.prod(extent) > MAX_LINE_TAPS:
+    line = sum(n > 1 for n in w.extent) == 1
+    if line and weight.shape[1] == 1 and math.prod(w.extent) > MAX_LINE_TAPS:
         raise UnsupportedError("many taps along a line: torch's convolution is faster today")
 
 
-def insert_zeros(x: V, a: int, step: int) -> V:
+def _insert_zeros(x: V, a: int, step: int) -> V:
     """Insert `step - 1` zeros after each element along an axis."""
     if step == 1:
         return x
@@ -413,25 +356,17 @@ def insert_zeros(x: V, a: int, step: int) -> V:
     return x.reshape(*shape[:a], mul(shape[a], step), *shape[a + 1 :])
 
 
-def transposed_convolution(
-    x: V,
-    weight: V,
-    shape: Sequence[Index],
-    step: Sequence[int],
-    pads: Sequence[int],
-    dilations: Sequence[int],
-    groups: int,
-) -> V:
+def _transposed_convolution(x: V, weight: V, w: Windows, shape: Shape, groups: int) -> V:
     """Compute the transposed convolution of x, an image of `shape`.
 
     The products of each window position and tap are sheared to their position and summed. As one
     sum they become products over windows of x, one for each remainder of positions by the step
     (`smelt.passes.conv_transpose`), so that no zeros are multiplied.
     """
-    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
+    extent, step, pads, dilations = w
     if not all(map(is_transposed_convolution, step, dilations, extent)):
         raise UnsupportedError("windows that skip places, or reach few of those they step over")
-    refuse_long_filter(weight, extent)
+    _refuse_long_filter(weight, w)
     place_letters, tap_letters = "xyz"[: len(extent)], "uvw"[: len(extent)]
     outer, inner = weight.shape[:2]
     sizes: dict[str, Index] = {"g": groups, "o": floordiv(outer, groups), "c": inner}
@@ -447,10 +382,10 @@ def transposed_convolution(
     for k in reversed(range(len(extent))):
         a, last = 2 + k, image.rank - 1
         if extent[k] == 1:
-            image = insert_zeros(image.reshape(*image.shape[:last]), a, step[k])
+            image = _insert_zeros(image.reshape(*image.shape[:last]), a, step[k])
         else:
             padded_length = add(shape[a], 2 * pads[k])
-            image = insert_zeros(image, a, step[k])
+            image = _insert_zeros(image, a, step[k])
             image = image.op(
                 Shear((*image.shape[:a], padded_length, *image.shape[a + 1 :]), a, dilations[k])
             )
@@ -503,7 +438,7 @@ def _shear_windows(
         raise UnsupportedError("windows of symbolic size")
     end = g.rank - 1
     if dilation != 1 and extent > 1:
-        g = insert_zeros(g.permute(*(k for k in range(end + 1) if k != taps), taps), a, step)
+        g = _insert_zeros(g.permute(*(k for k in range(end + 1) if k != taps), taps), a, step)
         g = g.op(Shear((*g.shape[:a], add(length, low), *g.shape[a + 1 :]), a, dilation))
         return g.narrow(a, low, length)
     blocks = -(-extent // step)
@@ -518,19 +453,13 @@ def _shear_windows(
     return g.narrow(a, low, length)
 
 
-def _sum_windows(
-    g: V,
-    spatial: Sequence[Index],
-    step: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-) -> V:
+def _sum_windows(g: V, spatial: Shape, w: Windows) -> V:
     """Sum windows to an image with padding: [.., *places, *taps] -> [.., *spatial]."""
     count = len(spatial)
     first = g.rank - 2 * count
-    for k in range(count):
+    for k, length in enumerate(spatial):
         g = _shear_windows(
-            g, first + count, first + k, step[k], dilation[k], spatial[k], padding[k]
+            g, first + count, first + k, w.step[k], w.dilations[k], length, w.pads[k]
         )
     return g.sum(range(first + count, g.rank))
 
@@ -544,20 +473,10 @@ def _repeat_for_taps(x: V, extent: Sequence[int]) -> V:
 
 
 def _max_pool_backward(count: int) -> Any:
-    def lower(
-        c: Call,
-        g: V,
-        x: V,
-        kernel: Any,
-        stride: Any,
-        padding: Any,
-        dilation: Any,
-        ceil_mode: bool,
-        argmax: V,
-    ) -> V:
+    def lower(c: Call, g: V, x: V, *operands: Any) -> V:
         """Send each gradient to the position of the maximum of its window."""
-        extent, step, pads = pool_settings(kernel, stride, padding, count)
-        dilations = per_dimension(dilation, count)
+        *settings, argmax = operands
+        w = extent, step, pads, dilations = _of_maxima(count, *settings).windows
         if any(n > 1 and (n - 1) * d >= s for n, d, s in zip(extent, dilations, step, strict=True)):
             raise UnsupportedError("windows that overlap: torch writes where each one chose")
         first = x.rank - count
@@ -572,42 +491,19 @@ def _max_pool_backward(count: int) -> Any:
         chosen = _repeat_for_taps(argmax.cast(counts), extent).map("eq", position)
         widened = _repeat_for_taps(g.to_compute_type(), extent)
         gradient = select(chosen, widened, number(0, widened.dtype, c.origin))
-        return _sum_windows(gradient, spatial, step, pads, dilations).cast(c.dtype)
+        return _sum_windows(gradient, spatial, w).cast(c.dtype)
 
     return lower
 
 
 def _avg_pool_backward(count: int) -> Any:
-    def lower(
-        c: Call,
-        g: V,
-        x: V,
-        kernel: Any,
-        stride: Any,
-        padding: Any,
-        ceil_mode: bool,
-        count_include_pad: bool,
-        divisor: Any,
-    ) -> V:
+    def lower(c: Call, g: V, x: V, *settings: Any) -> V:
         """Give each element of a window an equal share."""
-        extent, step, pads = pool_settings(kernel, stride, padding, count)
-        spatial, output_dims = x.shape[x.rank - count :], g.shape[x.rank - count :]
-        widened = g.to_compute_type()
-        counts = window_counts(
-            c,
-            widened,
-            spatial,
-            output_dims,
-            extent,
-            step,
-            pads,
-            inside=not count_include_pad,
-            ceil=ceil_mode,
-            divisor=divisor,
-        )
-        shares = widened / counts
-        gradient = _sum_windows(_repeat_for_taps(shares, extent), spatial, step, pads, (1,) * count)
-        return gradient.cast(c.dtype)
+        pool = _of_averages(count, *settings)
+        spatial, widened = x.shape[x.rank - count :], g.to_compute_type()
+        shares = widened / _window_counts(c, widened, pool, spatial)
+        shares = _repeat_for_taps(shares, pool.windows.extent)
+        return _sum_windows(shares, spatial, pool.windows).cast(c.dtype)
 
     return lower
 
@@ -619,7 +515,7 @@ def _adaptive_avg_backward(count: int) -> Any:
         output_dims, spatial = g.shape[first:], x.shape[first:]
         g = g.to_compute_type()
         for k in range(count):
-            g = adaptive_average(g, first + k, output_dims[k], spatial[k], back=True)
+            g = _adaptive_average(g, first + k, output_dims[k], spatial[k], back=True)
         return g.cast(c.dtype)
 
     return lower
@@ -672,74 +568,54 @@ def _padding_gradient(mode: str, part: V, a: int, n: Index, *, at_end: bool) -> 
 
 
 def _convolution_backward(
-    c: Call,
-    grad: V,
-    x: V,
-    weight: V,
-    _bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    _more: Any,
-    groups: int,
-    output_mask: Sequence[bool],
+    c: Call, grad: V, x: V, weight: V, _bias: Any, *settings: Any
 ) -> tuple[V | None, V | None, None]:
     """Return one gradient of a convolution, where ours is at least as fast as torch's.
 
     For the image: groups, and windows of one element or along a line. For weights: windows of one
     element or of one channel.
     """
-    count = x.rank - 2
-    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    if len(extent) != count or not x.dtype.is_float:
-        raise UnsupportedError("gradients of windows of symbolic size")
-    step, pads, dilations = (
-        per_dimension(setting, count) for setting in (stride, padding, dilation)
-    )
-    is_pointwise = math.prod(extent) == 1
+    *_, transposed, _more, groups, (of_image, *_) = settings
+    w = _of_filter(x, weight, settings)
+    count = len(w.extent)
+    is_pointwise = math.prod(w.extent) == 1
     is_depthwise = weight.shape[1] == 1 and weight.shape[0] == groups
     if x.dtype.compute != x.dtype and not (is_pointwise or is_depthwise):
         raise UnsupportedError("gradients of half types: torch's are products of such numbers")
-    if output_mask[0] and transposed:
-        return correlation(grad, weight, step, pads, dilations, x.shape, groups), None, None
-    if (
-        output_mask[0]
-        and not is_pointwise
-        and count > 1
-        and (groups == 1 or any(s > 1 for s in step))
-    ):
-        raise UnsupportedError("gradients of images of all channels, or apart: torch's are faster")
-    flipped_padding = [(n - 1) * d - a for n, d, a in zip(extent, dilations, pads, strict=True)]
-    if output_mask[0] and all(s == 1 for s in step) and min(flipped_padding) >= 0:
-        return _flipped_correlation(grad, x, weight, flipped_padding, dilations, groups), None, None
-    if output_mask[0]:
-        return (
-            transposed_convolution(grad, weight, x.shape, step, pads, dilations, groups),
-            None,
-            None,
-        )
+    if of_image:
+        return _image_gradient(grad, x, weight, w, groups, transposed), None, None
     if transposed or not (is_pointwise or is_depthwise):
         raise UnsupportedError("gradients of weights of several channels: torch's are faster")
-    refuse_long_filter(weight, extent)
-    if not is_pointwise and count > 1 and math.prod(extent) <= MAX_LINE_TAPS:
+    _refuse_long_filter(weight, w)
+    if not is_pointwise and count > 1 and math.prod(w.extent) <= MAX_LINE_TAPS:
         raise UnsupportedError("gradients of small windows over images: torch's are as fast")
-    x = pad_spatial(x, pads, 0.0, (0,) * count)
+    x = _pad_spatial(x, w.pads, 0.0, (0,) * count)
     if is_depthwise and not is_pointwise:
-        return None, _depthwise_weight_gradient(grad, x, weight, step, dilations), None
-    return None, _pointwise_weight_gradient(grad, x, weight, step, groups), None
+        return None, _depthwise_weight_gradient(grad, x, weight, w), None
+    return None, _pointwise_weight_gradient(grad, x, weight, w.step, groups), None
 
 
-def _flipped_correlation(
-    grad: V, x: V, weight: V, padding: Sequence[int], dilation: Sequence[int], groups: int
-) -> V:
+def _image_gradient(grad: V, x: V, weight: V, w: Windows, groups: int, transposed: bool) -> V:
+    """Return the gradient of the image: the convolution the other way round."""
+    if transposed:
+        return _correlation(grad, weight, w, x.shape, groups)
+    is_apart = any(s > 1 for s in w.step)
+    if math.prod(w.extent) > 1 and len(w.extent) > 1 and (groups == 1 or is_apart):
+        raise UnsupportedError("gradients of images of all channels, or apart: torch's are faster")
+    flipped = [(n - 1) * d - a for n, _, a, d in zip(*w, strict=True)]
+    if is_apart or min(flipped) < 0:
+        return _transposed_convolution(grad, weight, w, x.shape, groups)
+    return _flipped_correlation(grad, x, weight, w._replace(pads=tuple(flipped)), groups)
+
+
+def _flipped_correlation(grad: V, x: V, weight: V, w: Windows, groups: int) -> V:
     """Correlate the gradient with the flipped filter, inputs and outputs exchanged."""
-    refuse_long_filter(weight, [n for n in weight.shape[2:] if isinstance(n, int)])
+    _refuse_long_filter(weight, w)
     outer, inner, *extent = weight.shape
     kernel = weight.flip(*range(2, weight.rank))
     kernel = kernel.reshape(groups, floordiv(outer, groups), inner, *extent)
     kernel = kernel.transpose(1, 2).reshape(mul(inner, groups), floordiv(outer, groups), *extent)
-    return correlation(grad, kernel, [1] * len(extent), padding, dilation, x.shape, groups)
+    return _correlation(grad, kernel, w, x.shape, groups)
 
 
 def _pointwise_weight_gradient(grad: V, x: V, weight: V, step: Sequence[int], groups: int) -> V:
@@ -756,18 +632,15 @@ def _pointwise_weight_gradient(grad: V, x: V, weight: V, step: Sequence[int], gr
     return contract(grad, x, f"bgo{place_letters},bgc{place_letters}->goc").reshape(*weight.shape)
 
 
-def _depthwise_weight_gradient(
-    grad: V, x: V, weight: V, step: Sequence[int], dilation: Sequence[int]
-) -> V:
+def _depthwise_weight_gradient(grad: V, x: V, weight: V, w: Windows) -> V:
     """Reduce over batch and window positions for each tap, for windows of one channel."""
-    extent = [n for n in weight.shape[2:] if isinstance(n, int)]
-    place_letters = "xyz"[: len(extent)]
+    place_letters = "xyz"[: len(w.extent)]
     gradients: list[V] = []
     grad, image = grad.to_compute_type(), x.to_compute_type()
-    for tap in product(*map(range, extent)):
+    for tap in product(*map(range, w.extent)):
         shifted = image
         for k, n in enumerate(tap):
-            shifted = shifted.narrow(2 + k, n * dilation[k], grad.shape[2 + k], step[k])
+            shifted = shifted.narrow(2 + k, n * w.dilations[k], grad.shape[2 + k], w.step[k])
         gradients.append(
             contract(grad, shifted, f"bc{place_letters},bc{place_letters}->c").unsqueeze(1)
         )
@@ -776,8 +649,7 @@ def _depthwise_weight_gradient(
 
 ROWS = (
     Row("aten.unfold.default", _unfold, alias=True),
-    Row("aten.max_pool2d_with_indices.default", _max_pool),
-    Row("aten.max_pool3d_with_indices.default", _max_pool),
+    *rows("max_pool{}d_with_indices.{}", lambda n: _max_pool(int(n)), "2 3"),
     *rows("avg_pool{}d.{}", lambda n: _avg_pool(int(n)), "1 2 3"),
     Row("aten.adaptive_avg_pool1d.default", _adaptive_avg(1)),
     Row("aten._adaptive_avg_pool2d.default", _adaptive_avg(2)),

@@ -53,18 +53,13 @@ class Draft:
     Compiling changes the graph.
     """
 
-    def __init__(
-        self,
-        module: torch.fx.GraphModule,
-        inputs: Sequence[Any],
-        settings: Mapping[str, Any],
-        facts: GraphFacts,
-    ) -> None:
+    def __init__(self, module: torch.fx.GraphModule, *more: Any) -> None:
+        """Serialize a graph, with its inputs, settings and facts."""
         self._mode = TracingContext.get().fake_mode
         self._key = str(getattr(module, "_backend_id", ""))
         self._text, self._failure = b"", ""
         try:
-            self._text = _serialize(module, inputs, settings, facts)
+            self._text = _serialize(module, *more)
         except Exception as error:  # noqa: BLE001 - a graph may hold what cannot be written
             self._failure = reason_of(error)
 

@@ -28,7 +28,7 @@ from smelt.fusion.cascade.carry import Carrier
 from smelt.fusion.cascade.forms import Dependence, NotSeparable
 from smelt.fusion.cascade.gauge import Gauge
 from smelt.fusion.cascade.states import State
-from smelt.fusion.cascade.term import Term, Terms, reductions_in
+from smelt.fusion.cascade.term import Term, Terms, reductions_in, subterms
 from smelt.ops.combine import COMBINES
 from smelt.python.dataclass import dataclass
 
@@ -159,19 +159,8 @@ class _Analysis:
         states = [s for s in self.carrier.states if s.reduction is reduction]
         if any(s.carry is not None for s in states) or not states:
             return "dynamic"
-        anchored = any(t.kind == "first" for s in states for t in _subterms(s.block))
+        anchored = any(t.kind == "first" for s in states for t in subterms(s.block))
         return "static" if anchored else "hoist"
-
-
-def _subterms(term: Term) -> Iterable[Term]:
-    pending, seen = [term], {term}
-    while pending:
-        t = pending.pop()
-        yield t
-        for a in t.args:
-            if a not in seen:
-                seen.add(a)
-                pending.append(a)
 
 
 def reductions_in_order(roots: Iterable[Term]) -> list[Term]:

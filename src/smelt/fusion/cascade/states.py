@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from math import prod
 
-from smelt.fusion.cascade.term import Term, Terms
+from smelt.fusion.cascade.term import Term, Terms, subterms
 from smelt.ops.combine import COMBINES, FIRST
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
@@ -146,14 +146,8 @@ def inner_columns(
 
 def _cost(t: Term) -> float:
     """Return the cost of an element, counting common subterms once."""
-    seen: set[Term] = set()
-    pending, cost = [t], 0.0
-    while pending:
-        a = pending.pop()
-        if a in seen:
-            continue
-        seen.add(a)
-        pending += a.args
+    cost = 0.0
+    for a in subterms(t):
         if a.kind == "apply":
             cost += SCALARS[a.op].cost
         elif a.args and a.kind in ("opaque", "reduce", "dot"):

@@ -26,6 +26,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from smelt.graph.walk import reachable
 from smelt.kernel.ir import IndexValue
 from smelt.ops.cast import cast_reference
 from smelt.ops.scalar import SCALARS
@@ -363,15 +364,12 @@ def _direct_reductions(args: tuple[Term, ...]) -> frozenset[Term]:
 
 def cone(term: Term) -> Iterator[Term]:
     """Iterate over the subterms of `term`, itself first, down to leaves and reductions."""
-    seen = {term}
-    pending = [term]
-    while pending:
-        t = pending.pop()
-        yield t
-        for a in () if t.is_reduction and t is not term else t.args:
-            if a not in seen:
-                seen.add(a)
-                pending.append(a)
+    return reachable([term], lambda t: () if t.is_reduction and t is not term else t.args)
+
+
+def subterms(term: Term) -> Iterator[Term]:
+    """Iterate over the subterms of `term`, itself first, those of reductions included."""
+    return reachable([term], lambda t: t.args)
 
 
 def reductions_in(term: Term) -> frozenset[Term]:

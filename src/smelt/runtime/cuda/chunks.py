@@ -20,7 +20,6 @@ from smelt.ops.combine import SCALAR_IDENTITIES
 from smelt.runtime.cuda.copies import fill
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.stream import DeviceStream
-from smelt.runtime.cuda.tables import HostPart
 from smelt.runtime.plan_tables import Sizes
 from smelt.runtime.sliced_plan import SlicedPlan, Slices, place_after
 from smelt.types.expr import evaluate
@@ -29,13 +28,8 @@ _WORD: Final = 8
 """Bytes of a position."""
 
 
-def prepare_chunks(chunks: Chunks, body: DeviceExecutable, sizes: Sizes) -> HostPart:
-    """Return the chunks of a body at these sizes."""
-    return _Chunks(chunks, body, sizes)
-
-
-class _Chunks:
-    """Chunks at sizes."""
+class DeviceChunks:
+    """The chunks of a body at sizes, as a `HostPart`."""
 
     def __init__(self, chunks: Chunks, body: DeviceExecutable, sizes: Sizes) -> None:
         self._chunks, self._body, self._sizes = chunks, body, sizes

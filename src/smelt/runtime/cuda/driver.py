@@ -220,12 +220,9 @@ class Driver:
             raise DeviceForkError(parent=self._process)
         function = self._functions.get(name)
         if function is None:
-            address = self._library.address(name)
-            if not address:
-                raise OldDriverError(f"the driver has no function {name}")
             kinds = [TYPES[kind] for kind in SIGNATURES[name]]
-            function = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(address)
-            self._functions[name], self.addresses[name] = function, address
+            function = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(self.address(name))
+            self._functions[name] = function
         return int(function(*arguments))
 
     def call(self, name: str, *arguments: Any) -> None:

@@ -5,8 +5,8 @@ multiplication per iteration would cost, do it themselves:
 
     k = start_counter(b, low, step, before)     at the head of the loop, entered from `before`
     multiple_of_counter(b, k, factor)           anywhere in it: a multiple of k
-    step_address(b, first, k, step, kind)       an address, advanced by the loop
-    row_addresses(b, starts, row_stride, k, step, kind)    addresses of rows at a known stride
+    step_address(b, first, k, step, dtype)      an address, advanced by the loop
+    row_addresses(b, starts, row_stride, k, step, dtype)   addresses of rows at a known stride
     after = advance_counter(b, k)               at its end
     emit_loop(b, low, high, step, inside)       a loop without such variables
 
@@ -20,6 +20,8 @@ from contextlib import nullcontext
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
+from smelt.codegen.llvm.instructions.registers import memory_type
+from smelt.types.dtype import DType
 
 Value = ir.Value
 ROWS_PER_BASE = 6
@@ -71,11 +73,12 @@ def multiple_of_counter(b: ir.IRBuilder, k: Value, factor: Value) -> Value:
     return k.derived[factor.ref][0]
 
 
-def step_address(b: ir.IRBuilder, first: Value, k: Value, step: Value, kind: ir.Type) -> Value:
-    """Return the address k steps after `first`, a step being `step` elements of `kind`.
+def step_address(b: ir.IRBuilder, first: Value, k: Value, step: Value, dtype: DType) -> Value:
+    """Return the address k steps after `first`, a step being `step` elements of a type.
 
     It takes one register, where a multiple of the counter takes two.
     """
+    kind = memory_type(dtype)
     if not isinstance(k, LoopCounter):
         return b.gep(first, [b.mul(k, step)], source_etype=kind)
     key = f"{first.ref} {step.ref} {kind.text}"
@@ -92,22 +95,22 @@ def step_address(b: ir.IRBuilder, first: Value, k: Value, step: Value, kind: ir.
 def row_addresses(
     b: ir.IRBuilder,
     starts: Sequence[Value],
-    row_stride: tuple[Value, ir.Type],
+    row_stride: tuple[Value, DType],
     k: Value,
     step: Value,
-    kind: ir.Type,
+    dtype: DType,
 ) -> list[Value]:
     """Return the addresses k steps after the starts of rows, at a uniform row stride.
 
     A dozen addresses exceed the registers; each one spilled would be reloaded in every iteration.
     `row_stride` is a number of elements and their type.
     """
-    size, unit = row_stride
+    size, unit = row_stride[0], memory_type(row_stride[1])
     with b.goto_block(k.before) if isinstance(k, LoopCounter) else nullcontext():
         offsets = [b.mul(size, I64(i)) for i in range(min(ROWS_PER_BASE, len(starts)))]
     addresses: list[Value] = []
     for i in range(0, len(starts), ROWS_PER_BASE):
-        first = step_address(b, starts[i], k, step, kind)
+        first = step_address(b, starts[i], k, step, dtype)
         row_offsets = offsets[1 : len(starts) - i]
         addresses += [first, *(b.gep(first, [x], source_etype=unit) for x in row_offsets)]
     return addresses

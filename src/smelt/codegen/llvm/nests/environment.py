@@ -21,6 +21,7 @@ from smelt.codegen.llvm.instructions.indexing import (
     multiple_of,
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import (
     Access,
@@ -389,6 +390,15 @@ class Environment(ABC):
             r for r in enclosing_regions(self.storage.region(owner)) if (r, axis) in self.starts
         ]
         return self.starts[around[-1] if around else None, axis]
+
+    def extent(self, owner: Item | StreamState, axis: str) -> Value:
+        """Return the extent of a scratch array along an axis."""
+        return self.frame.index(self.storage.extent(owner, axis))
+
+    def address(self, buffer: str, at: Value) -> Value:
+        """Return the address of an element of an array in memory."""
+        base = self.frame.buffers[buffer]
+        return self.b.gep(base, [at], source_etype=memory_type(self.frame.dtypes[buffer]))
 
     @abstractmethod
     def run(self, nest: Nest, scope: Scope | None = None) -> None:

@@ -149,8 +149,8 @@ class PlanDefaults(Protocol):
 
     @property
     def unit(self: ProductPlan) -> DType:
-        """The element type of packed operands in scratch: that of results."""
-        return self.item.dtype
+        """The element type of packed operands in scratch: of their elements, or of pairs."""
+        return self.item.args[0].dtype
 
     @property
     def row_axes(self: ProductPlan) -> tuple[str, ...]:

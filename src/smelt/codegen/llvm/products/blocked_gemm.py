@@ -118,7 +118,7 @@ class BlockedGemm(Packer):
     def _clear(self) -> None:
         c, env = self.c, self.env
         count = env.frame.index(env.storage.rows(c))
-        count = self.b.mul(count, env.frame.index(env.storage.extent(c.item, c.n)))
+        count = self.b.mul(count, env.extent(c.item, c.n))
         clear_elements(env, self.at(0, number(0)), count, env.s.lanes, c.item.dtype)
 
     def _outer_loops(self, depth: int, scope: Scope) -> None:
@@ -290,11 +290,7 @@ class BlockedGemm(Packer):
                 return
             low, high = self.env.ranges[c.n]
             fits = self.b.icmp_signed("<=", self.b.sub(high, low), number(shapes[0].columns))
-            with self.b.if_else(fits) as (short, longer):
-                with short:
-                    tiles(shapes[0])
-                with longer:
-                    choose_shape(shapes[1:])
+            self.b.either(fits, lambda: tiles(shapes[0]), lambda: choose_shape(shapes[1:]))
 
         choose_shape(
             short_row_tiles(self.env.frame.target, c.tile.lanes) if c.reads_right_rows() else ()

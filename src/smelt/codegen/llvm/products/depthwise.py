@@ -394,9 +394,7 @@ class Depthwise(Packer):
         self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(env.s.local))
         self.to, self.results = self._places()
         self.next_runs = rounded_output(env, c)
-        tap_stride = (
-            env.frame.index(env.storage.extent(c.item, c.lane)) if c.has_lane_weights else number(1)
-        )
+        tap_stride = env.extent(c.item, c.lane) if c.has_lane_weights else number(1)
         self.packed_left_strides = {c.flat: tap_stride, c.lane: number(1)}
         if c.rows_in_place is None:
             self._table()
@@ -434,9 +432,8 @@ class Depthwise(Packer):
         c = self.c
         reduced = [a for a in c.over if a != c.mixing_axis]
         for j, at in enumerate(self._outer_taps()):
-            self._write_entry(
-                j, at, self.window_offset(c.columns, reduced, [at[a] for a in reduced])
-            )
+            offset = self.window_offset(c.columns, reduced, [at[a] for a in reduced])
+            self._write_entry(j, at, offset)
 
     def _row_table(self, row: RowPosition) -> None:
         """Store the addresses of the input rows which a row of outputs reaches."""
@@ -455,9 +452,8 @@ class Depthwise(Packer):
                 position = b.add(position, number(at[k.tap] * k.dilation))
                 place = b.add(place, b.mul(position, steps[k]))
                 for low, extent in bounds[k]:
-                    within = b.icmp_unsigned(
-                        "<", b.add(position, number(low)), env.frame.index(extent)
-                    )
+                    place_in = b.add(position, number(low))
+                    within = b.icmp_unsigned("<", place_in, env.frame.index(extent))
                     inside = b.and_(inside, within)
             address = b.ptrtoint(element_address(b, base, place, source.dtype), I64)
             step = b.select(inside, steps[c.tile_axis], number(0))
@@ -558,8 +554,7 @@ class Depthwise(Packer):
             at = env.index(substitute(access.offset, {self.c.lane: 0}), env.top)
             if self.c.lane in axes_of(access.offset):
                 at = b.add(at, b.add(env.ranges[self.c.lane][0], lane))
-            dtype = env.frame.dtypes[access.buffer]
-            addresses.append(element_address(b, env.frame.buffers[access.buffer], at, dtype))
+            addresses.append(env.address(access.buffer, at))
         return addresses
 
     def _weights(self, lane: Value) -> list[Value]:
@@ -581,21 +576,15 @@ class Depthwise(Packer):
             remainder = b.srem(b.sub(size, done), number(height))
             is_lowest = height == heights[-1]
             end = size if is_lowest else b.sub(size, remainder)
-            self.env.loop(
-                done,
-                end,
-                height,
-                lambda y, height=height, is_lowest=is_lowest: tile(
-                    self._clamp_start(y, size, height) if is_lowest else y, height
-                ),
-            )
-            done = end
 
-    def _clamp_start(self, y: Value, size: Value, height: int) -> Value:
-        """Move the beginning of a tile so that it ends inside the task."""
-        b, last_start = self.b, self.b.sub(size, number(height))
-        last_start = b.maximum(last_start, number(0))
-        return b.minimum(last_start, y)
+            def put(y: Value, height: int = height, is_lowest: bool = is_lowest) -> None:
+                if is_lowest:  # ends inside the task
+                    last_start = b.maximum(b.sub(size, number(height)), number(0))
+                    y = b.minimum(last_start, y)
+                tile(y, height)
+
+            self.env.loop(done, end, height, put)
+            done = end
 
     def _tile(self, height: int, row: RowPosition, lane: Value, operands: list[Value]) -> None:
         """Call the function of a tile whose sums begin at a position."""
@@ -633,9 +622,8 @@ def _source(env: Environment, c: DepthwisePlan) -> Source:
 
 def _at_most(count: Index, c: WindowAxis) -> int | None:
     """Return a constant upper bound on a number of pixels outside, or None."""
-    return next(
-        (n for n in range(c.taps * c.dilation + c.step) if nonnegative(sub(n, count))), None
-    )
+    most = c.taps * c.dilation + c.step
+    return next((n for n in range(most) if nonnegative(sub(n, count))), None)
 
 
 def _position(number: int, extents: Sequence[int]) -> list[int]:

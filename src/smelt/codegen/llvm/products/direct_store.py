@@ -98,7 +98,7 @@ def _holds_all(env: Environment, c: ProductPlan, store: StoreItem) -> Value:
 
 def row_layout(env: Environment, c: ProductPlan) -> tuple[Value, Value]:
     """Return the address of a task's first element of a product, and the row stride."""
-    stride = env.frame.index(env.storage.extent(c.item, c.n))
+    stride = env.extent(c.item, c.n)
     base, strides = _destination(env, c, c.row_axes, [stride])
     return base, strides[0]
 
@@ -109,10 +109,10 @@ def image_layout(env: Environment, c: ProductPlan, sums: int = 0) -> tuple[Value
     With `sums`, in that part of its scratch memory, from where they are transposed.
     """
     strides = list[Value]()
-    step = env.frame.index(env.storage.extent(c.item, c.n))
+    step = env.extent(c.item, c.n)
     for a in c.row_axes[::-1]:
         strides.insert(0, step)
-        step = env.b.mul(step, env.frame.index(env.storage.extent(c.item, a)))
+        step = env.b.mul(step, env.extent(c.item, a))
     if sums:
         return env.storage.at[c.item, sums], strides
     return _destination(env, c, c.row_axes, strides)
@@ -122,10 +122,7 @@ def transposed_layout(env: Environment, c: NhwcConvPlan) -> tuple[Value, dict[st
     """Return where transposed tiles of sums go, and the stride along each axis."""
     strides, step = dict[str, Value](), number(1)
     for a in reversed(c.axes):
-        strides[a], step = (
-            step,
-            env.b.mul(step, env.frame.index(env.storage.extent(c.item, a))),
-        )
+        strides[a], step = step, env.b.mul(step, env.extent(c.item, a))
     order = [*c.row_axes, c.n]
     base, steps = _destination(env, c, c.row_axes, [strides[a] for a in order[:-1]])
     if c.item in env.direct.stores:
@@ -158,10 +155,8 @@ def _destination(
     if c.item not in env.direct.stores or c.item in env.direct.rounded:
         return base, strides
     output, output_strides = _output_address(env, c, rows)
-    both = zip(output_strides, strides, strict=True)
-    return b.select(env.direct.enabled, output, base), [
-        b.select(env.direct.enabled, x, y) for x, y in both
-    ]
+    both, enabled = zip(output_strides, strides, strict=True), env.direct.enabled
+    return b.select(enabled, output, base), [b.select(enabled, x, y) for x, y in both]
 
 
 def _output_address(
@@ -174,10 +169,8 @@ def _output_address(
     b, (first_store, *other_stores) = env.b, env.direct.stores[c.item]
     base, strides = _store_address(env, c, rows, first_store)
     for store in other_stores:
-        in_range, (address, steps) = (
-            _holds_all(env, c, store),
-            _store_address(env, c, rows, store),
-        )
+        in_range = _holds_all(env, c, store)
+        address, steps = _store_address(env, c, rows, store)
         base = b.select(in_range, address, base)
         strides = [b.select(in_range, x, y) for x, y in zip(steps, strides, strict=True)]
     return base, strides
@@ -216,15 +209,9 @@ def run_unless_stored(env: Environment, nest: Nest, run: Callable[[], None]) -> 
 def _nests(s: Schedule, stores: Stores) -> Iterator[tuple[Nest, bool]]:
     """Yield every nest, and whether it does nothing but store such products."""
     for nest in s.nests:
-        does_more = (
-            nest.saves or nest.reductions or nest.state_updates or nest.scalars or nest.product
-        )
-        yield (
-            nest,
-            bool(nest.stores)
-            and not does_more
-            and all(_is_among(x, stores.get(x.value, ())) for x in nest.stores),
-        )
+        others = nest.saves, nest.reductions, nest.state_updates, nest.scalars, nest.product
+        is_only = bool(nest.stores) and not any(others)
+        yield nest, is_only and all(_is_among(x, stores.get(x.value, ())) for x in nest.stores)
 
 
 def _is_among(store: StoreItem, stores: Sequence[StoreItem]) -> bool:

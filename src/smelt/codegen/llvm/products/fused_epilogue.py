@@ -115,16 +115,13 @@ class OutputRanges:
         b, outputs = self.env.b, list[tuple[Value, Value]]()
         dtype = self.env.frame.dtypes[group[0][0].access.buffer]
         for store, _ in group:
-            base = self.env.frame.buffers[store.access.buffer]
-            first = element_address(b, base, top.offset(store.access), dtype)
+            first = self.env.address(store.access.buffer, top.offset(store.access))
             outputs.append((first, self.row_strides[store.access]))
         first, stride = outputs[0]
         for (_, within), (other_first, other_stride) in zip(group[1:], outputs[1:], strict=True):
             in_range = self._holds(within, low, high)
-            first, stride = (
-                b.select(in_range, other_first, first),
-                b.select(in_range, other_stride, stride),
-            )
+            first = b.select(in_range, other_first, first)
+            stride = b.select(in_range, other_stride, stride)
         return RangeStoreTarget([store for store, _ in group], first, stride, dtype)
 
     def emit_in_range(
@@ -243,15 +240,14 @@ class FusedEpilogue(FusedGemmPacker):
         may_be_narrow = not may_be_wide or not rests or any(0 < n <= full for n in rests)
         left = opaque(b, b.sub(b.sub(self.env.ranges[self.c.n][1], panels_end), number(full)))
         is_wide = b.icmp_signed(">", left, number(0))
+
+        def wide() -> None:
+            put(panels_end, vectors, first_lanes(b, left, lanes))
+
         if may_be_wide and may_be_narrow:
-            with b.if_else(is_wide) as (wide, narrow):
-                with wide:
-                    put(panels_end, vectors, first_lanes(b, left, lanes))
-                with narrow:
-                    single()
+            b.either(is_wide, wide, single)
         elif may_be_wide:
-            with b.if_then(is_wide):
-                put(panels_end, vectors, first_lanes(b, left, lanes))
+            b.either(is_wide, wide, ())
         elif not rests or max(rests):
             single()
 
@@ -278,7 +274,7 @@ class FusedEpilogue(FusedGemmPacker):
 
         def row_epilogue(i: int) -> None:
             for v, total in enumerate(totals[i * vectors : (i + 1) * vectors]):
-                at = b.add(column, number(v * lanes)) if v else column
+                at = b.add(column, number(v * lanes))
                 self._epilogue_vector(places[i], at, mask_of_last(mask, v, vectors), total)
 
         if self.selected_outputs is not None:
@@ -291,11 +287,11 @@ class FusedEpilogue(FusedGemmPacker):
         end = b.add(column, number(vectors * lanes))
         end = end if mask is None else b.minimum(end, env.ranges[self.c.n][1])
         aimed = self.output_ranges.select_outputs(column, end, self.top)
-        with b.if_else(aimed.inside) as (in_one_range, in_several):
-            with in_one_range:
-                self.output_ranges.emit_in_range(aimed, row, len(places), row_epilogue)
-            with in_several:
-                self._epilogue_of_stack(row, len(places), (column, end), totals)
+        b.either(
+            aimed.inside,
+            lambda: self.output_ranges.emit_in_range(aimed, row, len(places), row_epilogue),
+            lambda: self._epilogue_of_stack(row, len(places), (column, end), totals),
+        )
 
     def _epilogue_of_stack(
         self, row: Value, count: int, columns: tuple[Value, Value], totals: list[Value]
@@ -360,9 +356,8 @@ class FusedEpilogue(FusedGemmPacker):
         place = Scope(self.top, {c.m: low})
         env.enter(place, 1)
         for j, s in enumerate(self.nest.stores):
-            dtype = env.frame.dtypes[s.access.buffer]
-            base = env.frame.buffers[s.access.buffer]
-            to = element_address(b, base, place.offset(s.access), dtype)
+            dtype, to = env.frame.dtypes[s.access.buffer], place.offset(s.access)
+            to = env.address(s.access.buffer, to)
             staged, lanes = env.storage.at[c.item, OUTPUT_STAGE_PART + j], c.tile.lanes
             copy_elements(env, to, staged, count, lanes, dtype, dtype)
 
@@ -389,7 +384,7 @@ class FusedEpilogue(FusedGemmPacker):
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
             for v in range(vectors):
-                column = b.add(at, number(v * c.tile.lanes)) if v else at
+                column = b.add(at, number(v * c.tile.lanes))
                 total = self._sum_vector(row, column)
                 self._epilogue_vector(place, column, mask_of_last(mask, v, vectors), total)
 
@@ -422,7 +417,6 @@ class FusedEpilogue(FusedGemmPacker):
             first = element_address(b, base, at, dtype)
             shape = count, -(-vectors * c.tile.lanes * dtype.itemsize // CACHE_LINE)
             step = b.mul(step, number(dtype.itemsize))
-            streams.append(
-                PrefetchStream(b, first, step, shape, near=not rows_ahead, written=written)
-            )
+            ahead = PrefetchStream(b, first, step, shape, near=not rows_ahead, written=written)
+            streams.append(ahead)
         return streams

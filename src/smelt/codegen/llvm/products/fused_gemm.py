@@ -49,7 +49,6 @@ from smelt.codegen.llvm.instructions.counting import (
     step_address,
 )
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
 from smelt.codegen.llvm.nests.environment import Environment
@@ -80,7 +79,7 @@ from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, i8
 from smelt.types.expr import axes_of
 
 Value = ir.Value
@@ -262,23 +261,21 @@ class FusedGemm(FusedEpilogue):
             self._by_rows(low, high)
             return
         aligned = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
-        with b.if_else(aligned) as (full_rows, staged_rows):
-            with full_rows:
-                self._by_rows(low, high)
-            with staged_rows:
-                self.staged = True
-                self._by_rows(low, high)
-                self._copy_staged(low, high)
-                self.staged = False
+
+        def staged() -> None:
+            self.staged = True
+            self._by_rows(low, high)
+            self._copy_staged(low, high)
+            self.staged = False
+
+        b.either(aligned, lambda: self._by_rows(low, high), staged)
 
     def _by_rows(self, low: Value, high: Value) -> None:
         """Emit full tiles of rows, then lower ones; then a deferred epilogue."""
         env, c = self.env, self.c
         part: Part = "whole" if c.wide else ""
         rows = (low, high)
-        done = for_each_height(
-            env, rows, c.heights[:-1], lambda row, size: self._rows(row, size, part)
-        )
+        done = for_each_height(env, rows, c.heights[:-1], partial(self._rows, part=part))
         if part:
             self._edge_columns(low, done)
         env.loop(done, high, 1, lambda row: self._rows(row, 1))
@@ -292,9 +289,8 @@ class FusedGemm(FusedEpilogue):
     def _edge_columns(self, low: Value, high: Value) -> None:
         """Emit the columns past the full panels, by full and by lower tiles."""
         heights = self.c.heights[0], self.c.heights[-2]
-        for_each_height(
-            self.env, (low, high), heights, lambda row, size: self._rows(row, size, "rest")
-        )
+        put = partial(self._rows, part="rest")
+        for_each_height(self.env, (low, high), heights, put)
 
     def _panels(self, row: Value, *, one_base: bool = False) -> None:
         """Emit all panels of a tile's rows, the last one past the end.
@@ -481,10 +477,9 @@ class FusedGemm(FusedEpilogue):
             if packed is not None and use is not None:
                 across = use.load_row(self.m, k, packed, vectors)
             else:
-                masks = (mask_of_last(mask, v, vectors) for v in range(vectors))
                 across = [
-                    load_vector(self.m, at, c.item.dtype, x)
-                    for at, x in zip(places, masks, strict=True)
+                    load_vector(self.m, at, c.item.dtype, mask_of_last(mask, v, vectors))
+                    for v, at in enumerate(places)
                 ]
             sums = rank_one_update(update, self._left_at(starts, k, nth), across, totals)
             if packed is not None:
@@ -503,19 +498,18 @@ class FusedGemm(FusedEpilogue):
     def _left_at(self, starts: list[Value], k: Value, nth: int) -> Iterator[Value]:
         """Return the broadcast elements of a tile's rows at position k + nth."""
         step, dtype = self.left_strides[1], self.left_dtype
-        kind = memory_type(dtype)
         if self.c.blocks_k or self.c.gathers_rows:  # few registers, or unrelated addresses
             places = (self._advance(start, k, nth, step, dtype) for start in starts)
         else:
-            row_stride = self.left_strides[0], kind
-            places = iter(row_addresses(self.b, starts, row_stride, k, step, kind))
+            row_stride = self.left_strides[0], dtype
+            places = iter(row_addresses(self.b, starts, row_stride, k, step, dtype))
         return broadcast_each(self.m, places, dtype)
 
     def _advance(self, first: Value, k: Value, nth: int, step: Value, dtype: DType) -> Value:
         """Return the address `k + nth` steps on; only `k` changes between iterations."""
         b = self.b
         at = element_address(b, first, multiple_of_counter(b, k, step), dtype)
-        return element_address(b, at, b.mul(number(nth), step), dtype) if nth else at
+        return element_address(b, at, b.mul(number(nth), step), dtype)
 
     # ---- the right operand -----------------------------------------------------------------------
 
@@ -543,7 +537,7 @@ class FusedGemm(FusedEpilogue):
         assert access is not None
         place = {c.n: b.add(env.ranges[c.n][0], column), c.k: k}
         at = env.index(access.offset, Scope(self.right_top, place))
-        return element_address(b, env.frame.buffers[access.buffer], at, c.item.dtype)
+        return env.address(access.buffer, at)
 
     def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
         """Return addresses of vectors in the packed row at k + nth.
@@ -552,12 +546,11 @@ class FusedGemm(FusedEpilogue):
         """
         c, b, dtype = self.c, self.b, self.c.item.dtype
         step = number(c.tile.columns) if c.wide else self.pitch
-        row = step_address(b, first, k, step, memory_type(dtype))
-        row = element_address(b, row, b.mul(number(nth), step), dtype) if nth else row
+        row = step_address(b, first, k, step, dtype)
+        row = element_address(b, row, b.mul(number(nth), step), dtype)
         places = [element_address(b, row, number(v * c.tile.lanes), dtype) for v in range(vectors)]
         for place in places if c.form == "k_blocked" and c.issue_bound else ():
-            ahead = b.gep(place, [number(PANEL_PREFETCH_BYTES)], source_etype=ir.IntType(8))
-            prefetch(b, ahead, near=True)
+            prefetch(b, element_address(b, place, number(PANEL_PREFETCH_BYTES), i8), near=True)
         return places
 
     def _locate_first_use(self, full_rows: Value) -> None:
@@ -570,22 +563,18 @@ class FusedGemm(FusedEpilogue):
         if access is None or pitch is None:
             return
         top, dtype = env.open(self.nest.packs[1], Scope(env.top)), env.frame.dtypes[access.buffer]
-        stride, buffer = env.index(pitch, top), env.frame.buffers[access.buffer]
+        stride = env.index(pitch, top)
         (_, end), (low, high) = env.ranges[c.n], env.ranges[c.k]
         has_more = b.icmp_signed("<", end, env.frame.index(env.s.phase.axes[c.n]))
         next_depth = b.select(has_more, self.block_depth, number(0))
         next_depth = b.select(self.is_last_block, next_depth, self._next_depth())
         offset = b.add(b.mul(low, stride), self.column)
-        later = b.select(
-            self.is_last_block,
-            b.add(b.mul(self.k_begin, stride), end),
-            b.add(b.mul(high, stride), self.column),
-        )
+        next_columns = b.add(b.mul(self.k_begin, stride), end)
+        next_rows = b.add(b.mul(high, stride), self.column)
+        later = b.select(self.is_last_block, next_columns, next_rows)
         later = b.select(b.icmp_signed("<", number(0), next_depth), later, offset)
         origin = top.offset(access)
-        base, later = (
-            element_address(b, buffer, b.add(origin, at), dtype) for at in (offset, later)
-        )
+        base, later = (env.address(access.buffer, b.add(origin, at)) for at in (offset, later))
         rows, depths = (base, later, stride, dtype), (self.depth, next_depth)
         full_tiles = b.udiv(full_rows, number(c.tile.rows))
         self.first_use = FirstUse(b, c, rows, self.columns, full_tiles, depths)
@@ -654,7 +643,7 @@ class FusedGemm(FusedEpilogue):
             distance = number(ROW_PREFETCH_BYTES // dtype.itemsize)
             if self.c.wide:  # the next rows, in the course of this row block's tiles
                 distance = b.mul(self.left_strides[0], number(len(starts)))
-            at = step_address(b, starts[0], k, number(len(starts)), memory_type(dtype))
+            at = step_address(b, starts[0], k, number(len(starts)), dtype)
             prefetch(b, element_address(b, at, distance, dtype), near=not self.c.wide)
 
     def _prefetch_results(self, row: Value, column: Value, origins: Mapping[Access, Value]) -> None:
@@ -708,10 +697,9 @@ class FusedGemm(FusedEpilogue):
         top, dtype = env.open(nest, Scope(env.top)), env.frame.dtypes[access.buffer]
         strides = {a: env.index(x or 0, top) for a, x in steps.items()}
         (first, last), (start, _) = env.ranges[row_axis], part or env.ranges[k][::-1]
-        at = b.add(
-            b.add(top.offset(access), b.mul(first, strides[row_axis])), b.mul(start, strides[k])
-        )
-        base = element_address(b, env.frame.buffers[access.buffer], at, dtype)
+        at = b.add(top.offset(access), b.mul(first, strides[row_axis]))
+        at = b.add(at, b.mul(start, strides[k]))
+        base = env.address(access.buffer, at)
         length, count = b.sub(last, first), part[1] if part else self._next_depth()
         if unit_axis == k:
             length, count = count, length
@@ -737,7 +725,7 @@ class FusedGemm(FusedEpilogue):
             exists = b.icmp_signed("<", nth, runs.count)
             exists = exists if end is None else b.and_(exists, b.icmp_signed("<", nth, end))
             at = b.mul(b.select(exists, nth, number(0)), runs.stride_bytes)
-            first = b.gep(runs.base, [at], source_etype=ir.IntType(8))
+            first = element_address(b, runs.base, at, i8)
             targets.append((first, b.select(exists, runs.length_bytes, number(0))))
         return targets
 
@@ -760,4 +748,4 @@ def prefetch_runs(
     """Prefetch the cache lines of runs which fall to `step` positions, up to their ends."""
     for first, length in targets:
         ahead = b.minimum(b.mul(k, number(CACHE_LINE // step)), length)
-        prefetch(b, b.gep(first, [ahead], source_etype=ir.IntType(8)))
+        prefetch(b, element_address(b, first, ahead, i8))

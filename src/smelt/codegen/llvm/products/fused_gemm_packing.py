@@ -124,7 +124,7 @@ class FusedGemmPacker(Packer):
         self.left_strides = [env.index(coefficient(access.offset, a) or 0, top) for a in (c.m, c.k)]
         self.left_contiguous_axis = c.k if coefficient(access.offset, c.k) == 1 else ""
         origin = b.add(top.offset(access), b.mul(env.ranges[c.k][0], self.left_strides[1]))
-        self.base = element_address(b, env.frame.buffers[access.buffer], origin, self.left_dtype)
+        self.base = env.address(access.buffer, origin)
 
     def _gathered_row(self, row: Value) -> Value:
         """Return the address of a gathered row of the left operand."""
@@ -132,7 +132,7 @@ class FusedGemmPacker(Packer):
         (access,) = accesses_of([c.left])
         place = Scope(env.top, {c.m: row, c.k: env.ranges[c.k][0]})
         at = env.index(access.offset, place)
-        return element_address(self.b, env.frame.buffers[access.buffer], at, self.left_dtype)
+        return env.address(access.buffer, at)
 
     def _pack_left(self) -> None:
         """Pack some rows of the left operand, unless they are multiplied in place."""
@@ -157,7 +157,7 @@ class FusedGemmPacker(Packer):
         top = env.open(nest, Scope(env.top))
         dtype = env.frame.dtypes[access.buffer]
         origin = b.add(top.offset(access), b.mul(low, self.depth))
-        base = element_address(b, env.frame.buffers[access.buffer], origin, dtype)
+        base = env.address(access.buffer, origin)
         types = dtype, *conversions(c.left), c.item.dtype
         to, count = self.at(LEFT_PART, number(0)), b.mul(b.sub(high, low), self.depth)
         copy_elements(env, to, base, count, c.tile.lanes, *types)

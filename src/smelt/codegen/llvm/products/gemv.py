@@ -37,6 +37,7 @@ from smelt.codegen.llvm.instructions.dot_product import (
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.reductions import sum_each, sum_lanes
+from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Load, accesses_of
 from smelt.codegen.llvm.nests.contraction import Contraction
@@ -114,7 +115,7 @@ class Gemv:
         if c.m is not None:
             low, high = env.ranges[c.m]
             self.rows = self.b.sub(high, low)
-        self.stride = env.frame.index(env.storage.extent(c.item, c.n))
+        self.stride = env.extent(c.item, c.n)
         self.sums: Value = env.storage.at[c.item, 0]
         self.lanes, self.vector_elements = c.tile.lanes, c.tile.lanes * c.group_size
         if c.vector_axis == c.n and c.group is None and c.m is not None:
@@ -217,7 +218,7 @@ class Gemv:
         at = b.sub(k, self.start)
         if self.c.group_size > 1:
             at = b.udiv(at, number(self.c.group_size))
-        at = b.add(b.mul(row, number(self.c.pitch)), b.add(at, number(more)) if more else at)
+        at = b.add(b.mul(row, number(self.c.pitch)), b.add(at, number(more)))
         base = self.env.storage.at[self.c.item, LEFT_PART]
         return element_address(b, base, at, self.c.unit)
 
@@ -247,17 +248,15 @@ class Gemv:
 
         def row(i: Value) -> None:
             places = [
-                self._sum_address(i, b.add(column, number(v * self.lanes)) if v else column)
+                self._sum_address(i, b.add(column, number(v * self.lanes)))
                 for v in range(len(values[0]))
             ]
             totals = [load_vector(m, place, dtype, None) for place in places]
             for left, vectors in zip(
                 only or self._broadcast_left(i, k, len(values)), values, strict=True
             ):
-                totals = [
-                    self.multiply_add(left, x, total)
-                    for x, total in zip(vectors, totals, strict=True)
-                ]
+                pairs = zip(vectors, totals, strict=True)
+                totals = [self.multiply_add(left, x, total) for x, total in pairs]
             totals = [self._less(t, more) for t, more in zip(totals, excess, strict=True)]
             for place, total in zip(places, totals, strict=True):
                 store_vector(m, place, total, dtype, None)
@@ -296,14 +295,13 @@ class Gemv:
             return
         low, high = self.ranges[c.n]
         is_long = b.icmp_signed(">=", b.sub(high, low), number(LOOPS.single_row_elements))
-        with b.if_else(is_long) as (then, otherwise):
-            with then:
-                vectors = max(1, LOOPS.row_bytes // target.vector_bytes)
-                self.vector_elements = usual * min(vectors, LOOPS.row_vectors)
-                self._axpy_rows(LOOPS.rows)
-            with otherwise:
-                self.vector_elements = usual
-                self._axpy_rows(LOOPS.dot_rows)
+        wide = min(max(1, LOOPS.row_bytes // target.vector_bytes), LOOPS.row_vectors)
+
+        def rows(vectors: int, streams: int) -> None:
+            self.vector_elements = usual * vectors
+            self._axpy_rows(streams)
+
+        b.either(is_long, lambda: rows(wide, LOOPS.rows), lambda: rows(1, LOOPS.dot_rows))
 
     def _axpy_rows(self, streams: int) -> None:
         """Emit the axpy form, `streams` rows at a time."""
@@ -311,9 +309,8 @@ class Gemv:
         middle = b.add(low, b.and_(b.sub(high, low), number(-streams)))
         self._set_prefetch_distance(self.c.n, LOOPS.axpy_prefetch_bytes)
         self.env.loop(low, middle, streams, lambda k: self._row_group(k, streams, False))
-        self.env.loop(
-            middle, high, LOOPS.dot_rows, lambda k: self._row_group(k, LOOPS.dot_rows, True)
-        )
+        rest = LOOPS.dot_rows
+        self.env.loop(middle, high, rest, lambda k: self._row_group(k, rest, True))
 
     def _row_group(self, k: Value, count: int, clamped: bool) -> None:
         """Emit `count` rows from k on; with `clamped` there may be fewer."""
@@ -322,9 +319,8 @@ class Gemv:
         rows = row_scopes(self.env, self.top, self.c.k, k, count, last)
         high = self.ranges[self.c.k][1]
         exists = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
-        only = (
-            [] if self.c.m is not None else self._broadcast_left(number(0), k, count // unit_size)
-        )
+        units = 0 if self.c.m is not None else count // unit_size
+        only = self._broadcast_left(number(0), k, units)
 
         def put(at: Value, mask: Value | None) -> None:
             values: list[Value] = []
@@ -357,12 +353,11 @@ class Gemv:
             return
         if self.c.m is None:
             low, high = self.ranges[self.c.k]
-            long = b.icmp_signed(">=", b.sub(high, low), number(LOOPS.single_row_elements))
-            with b.if_else(long) as (then, otherwise):
-                with then:
-                    self.env.loop(*self.ranges[self.c.n], 1, self._single_dot)
-                with otherwise:
-                    self._all_dots(1, LOOPS.dot_rows)
+            b.either(
+                b.icmp_signed(">=", b.sub(high, low), number(LOOPS.single_row_elements)),
+                lambda: self.env.loop(*self.ranges[self.c.n], 1, self._single_dot),
+                lambda: self._all_dots(1, LOOPS.dot_rows),
+            )
             return
         heights, group_rows = (
             ((LOOPS.dot_rows // 2, LOOPS.dot_rows), 2 * LOOPS.dot_rows)
@@ -374,12 +369,11 @@ class Gemv:
             if not heights:
                 self._chunks(group_rows)
                 return
-            is_few = b.icmp_signed("<=", self.rows, number(heights[0]))
-            with b.if_else(is_few) as (then, otherwise):
-                with then:
-                    self._all_dots(heights[0], LOOPS.dot_rows)
-                with otherwise:
-                    rows(heights[1:])
+            b.either(
+                b.icmp_signed("<=", self.rows, number(heights[0])),
+                lambda: self._all_dots(heights[0], LOOPS.dot_rows),
+                lambda: rows(heights[1:]),
+            )
 
         rows(heights)
 
@@ -391,12 +385,9 @@ class Gemv:
         )
         is_one_group = b.icmp_signed("<=", self.rows, number(group_rows))
         size = b.select(is_one_group, few_rows_size, many_rows_size)
-        groups = b.select(
-            is_one_group, number(ONE_GROUP.prefetch_groups), number(MANY_GROUPS.prefetch_groups)
-        )
-        self.env.loop(
-            *self.ranges[self.c.k], size, lambda at: self._chunk(at, size, group_rows, groups)
-        )
+        few, many = (number(x.prefetch_groups) for x in (ONE_GROUP, MANY_GROUPS))
+        groups, span = b.select(is_one_group, few, many), self.ranges[self.c.k]
+        self.env.loop(*span, size, lambda at: self._chunk(at, size, group_rows, groups))
 
     def _single_dot(self, n: Value) -> None:
         """Emit sum[n] += single left row . long right row.
@@ -424,7 +415,7 @@ class Gemv:
                 at = b.and_(at, number(-LOOPS.dot_rows * lanes))
             self._prefetch([row], at, (c.n, c.k), length=LOOPS.dot_rows * lanes)
             for k in range(0, LOOPS.dot_rows, each):
-                put(b.add(at, number(k * lanes)) if k else at, None, k)
+                put(b.add(at, number(k * lanes)), None, k)
 
         self._set_prefetch_distance(c.k, LOOPS.row_prefetch_bytes)
         self.vector_elements = each * lanes
@@ -498,7 +489,7 @@ class Gemv:
         def prefetching_put(at: Value) -> None:
             self._prefetch(right_rows, at, (c.n, c.k), b.icmp_signed("==", i, number(0)), step)
             for v in range(0, step, self.vector_elements):
-                put(b.add(at, number(v)) if v else at, None)
+                put(b.add(at, number(v)), None)
 
         low, high = self.ranges[c.vector_axis]
         step = max(self.vector_elements, CACHE_LINE // min(self._sizes(), default=CACHE_LINE))
@@ -509,9 +500,8 @@ class Gemv:
         while len(totals) > 1 and len(totals) < self.lanes:
             totals.append(zero)
         for first in range(0, len(totals), self.lanes):
-            self._add_lane_sums(
-                i, n, first, totals[first : first + self.lanes], len(right_rows), rows
-            )
+            part = totals[first : first + self.lanes]
+            self._add_lane_sums(i, n, first, part, len(right_rows), rows)
 
     def _add_lane_sums(
         self, i: Value, n: Value, first: int, totals: list[Value], right_rows: int, rows: int
@@ -528,17 +518,13 @@ class Gemv:
         sums, run = sum_each(self.machine, totals), min(right_rows, self.lanes)
         for at in range(first, min(first + self.lanes, rows * right_rows), run):
             row, right_row = divmod(at, right_rows)
-            address = self._sum_address(
-                b.add(i, number(row)), b.add(n, number(right_row)) if right_row else n
-            )
+            address = self._sum_address(b.add(i, number(row)), b.add(n, number(right_row)))
             if right_rows == 1:
                 total = b.extract_element(sums, ir.Constant(ir.IntType(32), at - first))
                 self._add_scalar(address, total)
                 continue
-            picks = [at - first + r for r in range(run)]
-            part = b.shuffle_vector(
-                sums, sums, ir.Constant(ir.VectorType(ir.IntType(32), run), picks)
-            )
+            picks = range(at - first, at - first + run)
+            part = b.shuffle_vector(sums, sums, lane_numbers(picks))
             m = LLVMMachine(b, run, self.env.frame.target)
             earlier = load_vector(m, address, dtype, None)
             store_vector(m, address, m.add(earlier, part), dtype, None)
@@ -583,15 +569,10 @@ class Gemv:
             distance = b.add(at, distance)
             for row in rows:
                 place = b.add(row.offset(access), distance)
-                for k in range(
-                    0, length or self.vector_elements, max(CACHE_LINE // dtype.itemsize, 1)
-                ):
-                    position = b.add(place, number(k))
-                    prefetch(
-                        b,
-                        element_address(b, env.frame.buffers[access.buffer], position, dtype),
-                        near=not self.prefetch_to_l2,
-                    )
+                line = max(CACHE_LINE // dtype.itemsize, 1)
+                for k in range(0, length or self.vector_elements, line):
+                    address = env.address(access.buffer, b.add(place, number(k)))
+                    prefetch(b, address, near=not self.prefetch_to_l2)
 
     def _set_prefetch_distance(self, axis: str, distance: int) -> None:
         """Convert a distance in bytes to complete rows and a remainder of elements.
@@ -603,10 +584,8 @@ class Gemv:
         length = b.maximum(b.sub(high, low), number(1))
         for size in self._sizes():
             groups = b.udiv(number(distance // size), length)
-            self.prefetch_distance[size] = (
-                groups,
-                b.sub(number(distance // size), b.mul(groups, length)),
-            )
+            excess = b.sub(number(distance // size), b.mul(groups, length))
+            self.prefetch_distance[size] = groups, excess
 
     def _sizes(self) -> set[int]:
         """Return the element sizes of what is read along a row."""
@@ -618,10 +597,10 @@ class Gemv:
 
     def _vectors(self, value: Value) -> list[Value]:
         """Split a wide vector into machine vectors."""
-        kind = ir.VectorType(ir.IntType(32), self.lanes)
+        lanes = self.lanes
         return [
-            self.b.shuffle_vector(value, value, ir.Constant(kind, list(range(v, v + self.lanes))))
-            for v in range(0, value.type.count, self.lanes)
+            self.b.shuffle_vector(value, value, lane_numbers(range(v, v + lanes)))
+            for v in range(0, value.type.count, lanes)
         ]
 
     def _stack_slot(self, start: Value) -> Value:

@@ -84,7 +84,7 @@ class ImplicitGemmNchw(Packer):
         self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(env.s.local))
         self.row = number(1)
         for a in c.axes[1:]:
-            self.row = self.b.mul(self.row, env.frame.index(env.storage.extent(c.item, a)))
+            self.row = self.b.mul(self.row, env.extent(c.item, a))
         self._table()
         with env.narrowed(self.widened(c.columns)):
             if c.depth:
@@ -132,25 +132,19 @@ class ImplicitGemmNchw(Packer):
             return
         low, high = env.ranges[c.m]
         rows = b.sub(high, low)
-        is_full = b.and_(
-            b.icmp_signed("==", b.urem(rows, number(c.even)), number(0)),
-            b.icmp_signed(">=", rows, number(c.tail_rows)),
-        )
+        is_even = b.icmp_signed("==", b.urem(rows, number(c.even)), number(0))
+        is_full = b.and_(is_even, b.icmp_signed(">=", rows, number(c.tail_rows)))
         with b.if_then(b.not_(is_full)):
             self.pack(nest)
         top = env.open(nest, Scope(env.top))
-        row_stride = env.index(
-            c.strided_left.row if c.strided_left else coefficient(access.offset, c.m) or 0, top
-        )
+        step = c.strided_left.row if c.strided_left else coefficient(access.offset, c.m) or 0
+        row_stride = env.index(step, top)
         if c.strided_left:
             start = env.ranges[c.depth][0] if c.depth else number(0)
-            start = b.add(
-                env.index(c.strided_left.start, top),
-                b.mul(start, self._depth_step(c.strided_left, top)),
-            )
-            self.left_table = self._table_at(
-                b.select(is_full, number(MAX_TAPS), number(2 * MAX_TAPS))
-            )
+            before = b.mul(start, self._depth_step(c.strided_left, top))
+            start = b.add(env.index(c.strided_left.start, top), before)
+            table = b.select(is_full, number(MAX_TAPS), number(2 * MAX_TAPS))
+            self.left_table = self._table_at(table)
         else:
             start = b.add(top.offset(access), env.ranges[c.flat][0])
         at = b.add(start, b.mul(low, row_stride))
@@ -212,9 +206,8 @@ class ImplicitGemmNchw(Packer):
         sizes = [b.sub(end, start) for start, end in (env.ranges[k.axis] for k in c.columns)]
         columns = sizes[-1]
         for size, k in zip(sizes[:-1], c.columns, strict=False):
-            columns = b.add(
-                columns, b.mul(b.sub(size, number(1)), self.packed_right_strides[k.position_axis])
-            )
+            step = self.packed_right_strides[k.position_axis]
+            columns = b.add(columns, b.mul(b.sub(size, number(1)), step))
 
         def put(tile: Tile, row: Value, column: Value) -> None:
             self._tile(tile, row, column, depth, first)
@@ -271,9 +264,8 @@ def _fill(f: ir.Function, tile: Tile, item: Item, target: Target) -> None:
         right_row = element_address(b, right, load_entry(table, k), unit)
         right_vectors = load_row(m, right_row, unit, tile.vectors)
         column = element_address(b, left, carried[count] if walk else k, unit)
-        rows = (
-            element_address(b, column, b.mul(row_stride, number(i)), unit) for i in range(tile.rows)
-        )
+        steps = (b.mul(row_stride, number(i)) for i in range(tile.rows))
+        rows = (element_address(b, column, step, unit) for step in steps)
         weights = broadcast_each(m, rows, unit)
         sums = rank_one_update(multiply_add(m, item), weights, right_vectors, carried[:count])
         return sums + [load_entry(at, b.add(k, number(1))) for at in walk]

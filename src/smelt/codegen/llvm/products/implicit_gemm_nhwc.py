@@ -20,7 +20,6 @@ from smelt.codegen.llvm.access.memory import element_address, load_scalar, store
 from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.nests.environment import Environment, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest
@@ -78,13 +77,9 @@ def tile_function(
 ) -> ir.Function:
     """Return the function of a register tile; its final sums may be stored as `short`."""
     name = f"nhwc.{c.unit}.{c.item.dtype}.{tile.rows}x{tile.columns}.{c.taps}x{c.block}"
-    name += f".{c.few_channels}"
-    name += (
-        f".{c.pitch}"
-        + (f".{c.pairs}.{c.has_odd_end}" if c.pairs else "")
-        + ".asks" * c.prefetches_weights
-    )
-    name += f".{short}" if short is not None else ""
+    name += f".{c.few_channels}.{c.pitch}"
+    name += f".{c.pairs}.{c.has_odd_end}" if c.pairs else ""
+    name += ".asks" * c.prefetches_weights + (f".{short}" if short is not None else "")
     return outline_function(
         module, name, tile_type(c, short), lambda f: _Tile(f, c, tile, target).fill(short)
     )
@@ -155,7 +150,7 @@ class _Tile:
         panel = element_address(b, self.panel, weights, c.unit)
         if c.few_channels:
             return self._step(image, panel, number(0), sums)
-        columns, kind = number(c.tile.columns), memory_type(c.unit)
+        columns, kind = number(c.tile.columns), c.unit
         later = element_address(b, self.prefetch_base, weights, c.unit)
 
         def channel(k: Value, sums: list[Value], _: int) -> list[Value]:
@@ -180,10 +175,8 @@ class _Tile:
         b, c, tile, dtype = self.b, self.c, self.tile, self.c.unit
         across = load_row(self.m, weights, dtype, tile.vectors)
         first = element_address(b, input_address, k, c.image)
-        pixels = (
-            self._broadcast(element_address(b, first, number(i * c.pitch), c.image))
-            for i in range(tile.rows)
-        )
+        places = (element_address(b, first, number(i * c.pitch), c.image) for i in range(tile.rows))
+        pixels = map(self._broadcast, places)
         return rank_one_update(multiply_add(self.m, c.item), pixels, across, sums)
 
 
@@ -224,10 +217,8 @@ class ImplicitGemmNhwc(Packer):
         self.packed_right_strides = self.dense_strides(c.packed_axes(), c.packed(env.s.local))
         last = c.columns[-1]
         if c.few_channels:
-            self.packed_right_strides |= {
-                last.position_axis: number(c.pitch),
-                last.remainder_axis: number(c.few_channels),
-            }
+            self.packed_right_strides[last.position_axis] = number(c.pitch)
+            self.packed_right_strides[last.remainder_axis] = number(c.few_channels)
         self.to, self.rows = image_layout(env, c, SUMS_PART if c.transposes_result else 0)
         self.next_runs = rounded_output(env, c)
         self._table()
@@ -246,11 +237,8 @@ class ImplicitGemmNhwc(Packer):
             with env.narrowed({c.depth: (at, end)}):
                 self._pack_both()
                 ends = (b.icmp_signed("==", at, low), b.icmp_signed("==", end, high))
-                self._tiles(
-                    b.sub(end, at),
-                    ends,
-                    self.filter_packer.pack if self.filter_packer else lambda *_: None,
-                )
+                begin = self.filter_packer.pack if self.filter_packer else lambda *_: None
+                self._tiles(b.sub(end, at), ends, begin)
 
         def blocks() -> None:
             env.loop(low, high, c.block, block)
@@ -388,10 +376,8 @@ class ImplicitGemmNhwc(Packer):
         per_tap = c.pairs or c.few_channels or 1
         for j, (x, y) in enumerate(reached):
             for k in range(per_tap):
-                image, weights = (
-                    b.add(x, number(channel_stride * k)),
-                    b.add(y, number(k * c.tile.columns)),
-                )
+                image = b.add(x, number(channel_stride * k))
+                weights = b.add(y, number(k * c.tile.columns))
                 last = c.has_odd_end and k == per_tap - 1
                 for i, value in enumerate((image, weights, number(0xFFFF if last else -1))):
                     place = number(ENTRY_WORDS * (j * per_tap + k) + i)
@@ -445,7 +431,7 @@ class ImplicitGemmNhwc(Packer):
         sizes = [b.sub(end, start) for start, end in (env.ranges[k.axis] for k in c.columns)]
         rows = sizes[-1]
         if len(sizes) > 1:
-            pitch = env.frame.index(env.storage.extent(c.item, c.columns[-1].axis))
+            pitch = env.extent(c.item, c.columns[-1].axis)
             rows = b.add(rows, b.mul(b.sub(sizes[0], number(1)), pitch))
         low, high = env.ranges[c.n]
         columns = b.sub(high, low)
@@ -461,10 +447,8 @@ class ImplicitGemmNhwc(Packer):
         """Emit every register tile, where tiles end with the rows of the image."""
         b, env, c = self.b, self.env, self.c
         *outer, _ = c.columns
-        steps, parts = (
-            [self.packed_right_strides[x.position_axis] for x in c.columns],
-            list(self._parts()),
-        )
+        steps = [self.packed_right_strides[x.position_axis] for x in c.columns]
+        parts = list(self._parts())
         has_full_tiles = self.is_multiple(c.n, c.tile.columns)
         tiles = {
             n: [self._function(rows, n) for rows, *_ in parts]
@@ -541,9 +525,8 @@ class ImplicitGemmNhwc(Packer):
         first, *taller = c.all_heights
         function = of_height(first)
         for height in taller:
-            function = b.select(
-                b.icmp_signed("<", rows, number(height)), function, of_height(height)
-            )
+            is_lower = b.icmp_signed("<", rows, number(height))
+            function = b.select(is_lower, function, of_height(height))
         return function
 
     def _tile(
@@ -576,6 +559,5 @@ class ImplicitGemmNhwc(Packer):
         if (later := self.next_runs) is not None:
             holds, spot = later.target(b, row, column, last)
             args += [spot.address, spot.row_stride, holds]
-        b.call_at(
-            function, tile_type(c, None if self.next_runs is None else self.next_runs.dtype), args
-        )
+        short = None if self.next_runs is None else self.next_runs.dtype
+        b.call_at(function, tile_type(c, short), args)

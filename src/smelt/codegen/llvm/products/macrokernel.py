@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from smelt.codegen.llvm import ir
@@ -30,7 +31,6 @@ from smelt.codegen.llvm.instructions.counting import (
 from smelt.codegen.llvm.instructions.dot_product import dot_step, has_square_step, ones
 from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, bounded_axes
 from smelt.codegen.llvm.nests.contraction import Contraction
@@ -168,10 +168,8 @@ class Macrokernel:
             offset = self._positions_before(c.left, c.k)
             offset = self.b.mul(offset, number(c.pitch)) if c.m_contiguous else offset
             if self.row_axis is not None:
-                row_offset = self.b.mul(
-                    self._positions_before(c.left, self.row_axis), number(c.steps[0])
-                )
-                offset = self.b.add(offset, row_offset)
+                rows = self._positions_before(c.left, self.row_axis)
+                offset = self.b.add(offset, self.b.mul(rows, number(c.steps[0])))
         steps = number(c.steps[0]), number(c.steps[1])
         self.left = OperandLayout(base, offset, steps, dtype, True)
 
@@ -191,18 +189,10 @@ class Macrokernel:
         env, access = self.env, plain_load(self.c.right)
         assert access is not None
         top = Scope(env.open(nest, scope), {self.c.k: env.ranges[self.c.k][0]})
-        line_stride = floordiv(
-            panel_step(access, self.c.k, self.c.group_size) or 0, self.c.group_size
-        )
-        step = env.index(line_stride, top)
-        self.right = OperandLayout(
-            env.frame.buffers[access.buffer],
-            number(0),
-            (step, number(1)),
-            self.c.unit,
-            True,
-            (access, top),
-        )
+        size = self.c.group_size
+        step = env.index(floordiv(panel_step(access, self.c.k, size) or 0, size), top)
+        base, steps = env.frame.buffers[access.buffer], (step, number(1))
+        self.right = OperandLayout(base, number(0), steps, self.c.unit, True, (access, top))
 
     def choose_right_in_place(self, nest: Nest, scope: Scope) -> Value:
         """Choose between reading the right operand in place and reading packed panels (i1).
@@ -236,9 +226,8 @@ class Macrokernel:
         contraction's own register tile; `last` says whether this is the last block along k.
         """
         c, b, env = self.c, self.b, self.env
-        self.prefetcher = TilePrefetcher(
-            env, c, (self.left, self.right), (self.rows, self.end_k), last
-        )
+        operands, block = (self.left, self.right), (self.rows, self.end_k)
+        self.prefetcher = TilePrefetcher(env, c, operands, block, last)
         self.tile_rows, vectors = (tile or c.tile).rows, (tile or c.tile).vectors
         lanes, tile_columns = c.tile.lanes, c.tile.lanes * vectors
         low, high = env.ranges[c.n]
@@ -248,9 +237,8 @@ class Macrokernel:
             self._amx_tiles(number(0), self.rows, number(0), columns)
             return
         if self.right.packed:
-            env.loop(
-                number(0), columns, tile_columns, lambda at: self._column_tiles(at, vectors, None)
-            )
+            put = partial(self._column_tiles, vectors=vectors, mask=None)
+            env.loop(number(0), columns, tile_columns, put)
             return
         # If the remainder nearly fills a tile, one tile with a masked last vector covers it.
         remainder = b.and_(columns, number(tile_columns - 1))
@@ -289,11 +277,8 @@ class Macrokernel:
         otherwise packed.
         """
         b, c = self.b, self.c
-        in_place, itemsize, unit_bytes = (
-            ends_with_whole_unit(self.env, c),
-            place.dtype.itemsize,
-            c.unit.itemsize,
-        )
+        in_place = ends_with_whole_unit(self.env, c)
+        itemsize, unit_bytes = place.dtype.itemsize, c.unit.itemsize
         row_bytes = b.mul(place.steps[0], number(itemsize)), number(c.pitch * unit_bytes)
         if c.group is not None and c.group.matrix:
             first = element_address(b, place.base, place.origin, place.dtype)
@@ -334,12 +319,10 @@ class Macrokernel:
             def add(k: Value) -> None:
                 at = b.add(panel_offset, b.mul(k, self.right.steps[0]))
                 at = element_address(b, self.right.base, at, self.right.dtype)
-                for place, right in zip(
-                    places, self._load_right_row(m, at, len(places), None), strict=True
-                ):
-                    b.store(
-                        dot_step(m, group, unit_ones, right, b.load(place, typ=zero.type)), place
-                    )
+                vectors = self._load_right_row(m, at, len(places), None)
+                for place, right in zip(places, vectors, strict=True):
+                    total = b.load(place, typ=zero.type)
+                    b.store(dot_step(m, group, unit_ones, right, total), place)
 
             self.env.loop(number(0), self.end_k, 1, add)
             sums = self.env.storage.at[c.item, SUMS_PART]
@@ -419,13 +402,8 @@ class Macrokernel:
         if self.c.depth <= RUN * self.c.group_size or not self.adds_previous_last:
             self._tile(height, vectors, row, column, mask)
             return
-        b, first, depth, fresh, last = (
-            self.b,
-            self.first_k,
-            self.end_k,
-            self.is_first_block,
-            self.is_last_block,
-        )
+        b, first, depth = self.b, self.first_k, self.end_k
+        fresh, last = self.is_first_block, self.is_last_block
 
         def run(at: Value) -> None:
             end = b.add(at, number(RUN))
@@ -437,12 +415,8 @@ class Macrokernel:
             self._tile(height, vectors, row, column, mask)
 
         self.env.loop(first, depth, RUN, run)
-        self.first_k, self.end_k, self.is_first_block, self.is_last_block = (
-            first,
-            depth,
-            fresh,
-            last,
-        )
+        self.first_k, self.end_k = first, depth
+        self.is_first_block, self.is_last_block = fresh, last
 
     def _amx_tiles(self, done: Value, rows: Value, column: Value, end: Value) -> None:
         """Emit tiles of some rows and columns by matrix instructions (AMX)."""
@@ -483,9 +457,8 @@ class Macrokernel:
             at = self.env.index(access.offset, Scope(top, {self.c.n: first}))
             return at if self.c.group_size == 1 else b.udiv(at, number(self.c.group_size))
         panel = panel_offset(b, self.c.tile.columns, self.panel_units, number(0), column)
-        return (
-            panel if self.right_in_place is None else b.select(self.right_in_place, column, panel)
-        )
+        in_place = self.right_in_place
+        return panel if in_place is None else b.select(in_place, column, panel)
 
     def _tile(
         self, height: int, vectors: int, row: Value, column: Value, mask: Value | None
@@ -496,24 +469,19 @@ class Macrokernel:
         starts = self._starts(height, row)
         for start in starts:
             self.prefetch_next_task(self.left, start, 2)
-        right_row = element_address(
-            b, self.right.base, self._right_offset(column), self.right.dtype
-        )
+        at = self._right_offset(column)
+        right_row = element_address(b, self.right.base, at, self.right.dtype)
         places = self._sum_places(height, vectors, row, column)
         full = height * vectors == self.c.tile.rows * self.c.tile.vectors
-        part = (
-            self.prefetcher.begin_tile((row, self.column, column), height, vectors)
-            if full
-            else None
-        )
+        place = row, self.column, column
+        part = self.prefetcher.begin_tile(place, height, vectors) if full else None
         masks = self._masks(height, vectors, mask)
         begin = self._initial_sums(m, places, masks, vectors, column)
         rows = self.prefetcher.next_rows(starts) if full else None
         following = self.accumulate(m, starts, right_row, begin, (vectors, mask), (rows, part))
         if self.adds_previous_last:
-            following = add_previous_blocks(
-                m, places, item.dtype, following, self.is_first_block, masks
-            )
+            first = self.is_first_block
+            following = add_previous_blocks(m, places, item.dtype, following, first, masks)
         later = self.rounded_output and self.rounded_output.target(
             b, [row], b.add(self.column, column), self.is_last_block
         )
@@ -632,10 +600,8 @@ class Macrokernel:
             if nth:
                 return squares
             self.prefetcher.prefetch_at(k, *prefetches)
-            here, next_ = (
-                self._load_right_row(m, self._right_row_at(right_row, k, i), *across)
-                for i in (0, 1)
-            )
+            rows = (self._right_row_at(right_row, k, i) for i in (0, 1))
+            here, next_ = (self._load_right_row(m, row, *across) for row in rows)
             addresses = self._rows_at(starts, k, 0, height)
             left = pair_rows(b, [*addresses, *addresses[-1:]][: height + height % 2], 1)
             return square_update(m, group, left, interleave_positions(b, here, next_), squares)
@@ -690,11 +656,10 @@ class Macrokernel:
         """Prefetch what the next task reads at the counterpart of an address."""
         if place.next_task_step is None:
             return
-        next_address = element_address(self.b, address, place.next_task_step, place.dtype)
-        for nth_line in range(lines):
-            prefetch(
-                self.b, element_address(self.b, next_address, number(nth_line * CACHE_LINE), i8)
-            )
+        b, step = self.b, place.next_task_step
+        next_address = element_address(b, address, step, place.dtype)
+        for nth in range(lines):
+            prefetch(b, element_address(b, next_address, number(nth * CACHE_LINE), i8))
 
     def _right_row_at(self, first_row: Value, k: Value, nth: int) -> Value:
         """Return the address of the right operand's row at position k + nth.
@@ -702,9 +667,8 @@ class Macrokernel:
         `first_row` is the row at k = 0.
         """
         b, place = self.b, self.right
-        at = step_address(b, first_row, k, place.steps[0], memory_type(place.dtype))
-        offset = b.mul(number(nth), place.steps[0])
-        return element_address(b, at, offset, place.dtype) if nth else at
+        at = step_address(b, first_row, k, place.steps[0], place.dtype)
+        return element_address(b, at, b.mul(number(nth), place.steps[0]), place.dtype)
 
     def _load_right_row(
         self, m: LLVMMachine, first: Value, vectors: int, mask: Value | None
@@ -713,12 +677,8 @@ class Macrokernel:
         self.prefetch_next_task(place, first, vectors)
         if self.prefetch_bytes is not None:
             for v in range(vectors):
-                at = b.gep(
-                    first,
-                    [b.add(self.prefetch_bytes, number(v * CACHE_LINE))],
-                    source_etype=ir.IntType(8),
-                )
-                prefetch(b, at, near=True)
+                at = b.add(self.prefetch_bytes, number(v * CACHE_LINE))
+                prefetch(b, element_address(b, first, at, i8), near=True)
         return load_row(m, first, place.dtype, vectors, None if place.packed else mask)
 
     def _rows_at(self, starts: list[Value], k: Value, nth: int, height: int) -> list[Value]:
@@ -730,10 +690,10 @@ class Macrokernel:
             rows = (number(i * self.c.steps[0]) for i in range(height))
             addresses = [element_address(b, at, row, unit) for row in rows]
         else:
-            row_stride = place.steps[0], memory_type(place.dtype)
-            addresses = row_addresses(b, starts, row_stride, k, place.steps[1], memory_type(unit))
+            row_stride = place.steps[0], place.dtype
+            addresses = row_addresses(b, starts, row_stride, k, place.steps[1], unit)
         offset = b.mul(number(nth), place.steps[1])
-        return [element_address(b, at, offset, unit) for at in addresses] if nth else addresses
+        return [element_address(b, at, offset, unit) for at in addresses]
 
     def _step(
         self, m: LLVMMachine, rows: list[Value], across: list[Value], totals: list[Value]

@@ -418,13 +418,9 @@ class TileTarget:
         """Return the addresses of a tile's vectors, row by row."""
         addresses: list[Value] = []
         for i in range(tile.rows):
-            row_address = element_address(
-                b, self.address, b.mul(self.row_stride, number(i)), self.dtype
-            )
-            addresses += [
-                element_address(b, row_address, number(v * tile.lanes), self.dtype)
-                for v in range(tile.vectors)
-            ]
+            row = element_address(b, self.address, b.mul(self.row_stride, number(i)), self.dtype)
+            steps = (number(v * tile.lanes) for v in range(tile.vectors))
+            addresses += [element_address(b, row, step, self.dtype) for step in steps]
         return addresses
 
 

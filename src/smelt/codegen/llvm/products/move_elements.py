@@ -279,7 +279,7 @@ def pack_pixel_rows(packer: Packer, c: DepthwisePlan, rows: StridedRows) -> None
     steps = tuple(a.step for a in axes)
     arrays = [
         packer.at(RIGHT_PART, number(0)),
-        element_address(b, env.frame.buffers[rows.buffer], start, dtype),
+        env.address(rows.buffer, start),
     ]
     func = pixel_rows(c.tile.lanes, c.item.dtype.name, dtype.name, steps)
     print_func(b, env.frame.target, func, arrays, numbers)

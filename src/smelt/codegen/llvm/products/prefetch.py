@@ -35,6 +35,7 @@ from smelt.codegen.llvm.nests.product_plan import ProductPlan
 from smelt.codegen.llvm.products.microkernel import reduction_loop
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
+from smelt.types.dtype import i8
 from smelt.types.expr import axes_of, substitute
 
 if TYPE_CHECKING:
@@ -103,13 +104,12 @@ class PrefetchStream:
     def _prefetch_line(self, row: Value, line: Value) -> None:
         b = self.b
         at = b.add(b.mul(row, self.step), b.mul(line, number(CACHE_LINE)))
-        address = b.gep(self.first, [at], source_etype=ir.IntType(8))
+        address = element_address(b, self.first, at, i8)
         prefetch(b, address, near=self.near, written=self.written)
 
 
 PREFETCH_TYPES = (ir.PointerType(), I64)
 """Types of a tile's prefetch arguments."""
-I8 = ir.IntType(8)
 PanelShare = tuple[Value, Value]
 """A tile's share of a panel: the address where it begins, and lines per position, fixed point."""
 
@@ -137,14 +137,14 @@ def panel_share(
     lines = max(c.tile.columns * c.unit.itemsize // CACHE_LINE, 1)
     rate = b.udiv(number(lines << FRACTION), share.pieces)
     before = b.lshr(b.mul(b.mul(rate, share.nth), depth), number(FRACTION))
-    begin = b.gep(panel, [b.mul(before, number(CACHE_LINE))], source_etype=I8)
+    begin = element_address(b, panel, b.mul(before, number(CACHE_LINE)), i8)
     return begin, b.mul(rate, number(share.own))
 
 
 def prefetch_at(b: ir.IRBuilder, begin: Value, rate: Value, k: Value) -> None:
     """Prefetch the line which falls to a position."""
     line = b.lshr(multiple_of_counter(b, k, rate), number(FRACTION))
-    prefetch(b, b.gep(begin, [b.mul(line, number(CACHE_LINE))], source_etype=I8))
+    prefetch(b, element_address(b, begin, b.mul(line, number(CACHE_LINE)), i8))
 
 
 def prefetch_all(b: ir.IRBuilder, begin: Value, rate: Value, depth: Value) -> None:
@@ -152,7 +152,7 @@ def prefetch_all(b: ir.IRBuilder, begin: Value, rate: Value, depth: Value) -> No
     count = b.lshr(b.add(b.mul(depth, rate), number((1 << FRACTION) - 1)), number(FRACTION))
 
     def prefetch_line(k: Value, _: list[Value], __: int) -> list[Value]:
-        prefetch(b, b.gep(begin, [b.mul(k, number(CACHE_LINE))], source_etype=I8))
+        prefetch(b, element_address(b, begin, b.mul(k, number(CACHE_LINE)), i8))
         return []
 
     reduction_loop(b, (number(0), count), 1, prefetch_line, [])
@@ -225,7 +225,7 @@ class TilePrefetcher:
     ) -> None:
         """Prefetch the share of a tile's position: of the next rows, and of the next panel."""
         if rows is not None:
-            prefetch(self.b, step_address(self.b, rows[0], k, rows[1], I8))
+            prefetch(self.b, step_address(self.b, rows[0], k, rows[1], i8))
         if part is not None:
             prefetch_at(self.b, *part, k)
 
@@ -236,7 +236,7 @@ class TilePrefetcher:
         b, itemsize = self.b, self.left.dtype.itemsize
         step = b.and_(number(len(starts) * itemsize), self.row_mask)
         offset = b.mul(self.left.steps[0], number(itemsize))
-        return b.gep(starts[-1], [offset], source_etype=ir.IntType(8)), step
+        return element_address(b, starts[-1], offset, i8), step
 
     def prefetch_results(self, row: Value, column: Value, height: int, vectors: int) -> None:
         """Prefetch for writing the output lines of a tile."""
@@ -249,8 +249,7 @@ class TilePrefetcher:
                 for v in range(vectors):
                     vector_offset = number(v * self.c.tile.lanes * itemsize)
                     line = b.add(b.add(at, b.mul(row_stride, number(i * itemsize))), vector_offset)
-                    address = b.gep(base, [line], source_etype=ir.IntType(8))
-                    prefetch(b, address, near=True, written=True)
+                    prefetch(b, element_address(b, base, line, i8), near=True, written=True)
 
     def _result(self, store: StoreItem) -> tuple[Any, Value, int]:
         env, b, c, access = self.env, self.b, self.c, store.access
@@ -260,7 +259,7 @@ class TilePrefetcher:
         first = b.mul(env.start(c.item, c.m), row_stride)
         first = b.add(b.add(env.index(offset, env.top), first), env.start(c.item, c.n))
         dtype = env.frame.dtypes[access.buffer]
-        base = element_address(b, env.frame.buffers[access.buffer], first, dtype)
+        base = env.address(access.buffer, first)
         return base, row_stride, dtype.itemsize
 
 

@@ -34,7 +34,6 @@ from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
@@ -55,6 +54,7 @@ from smelt.codegen.llvm.schedule.fused_gemm_plan import FusedGemmPlan
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.machine.blocks import SMALL_M_SWAPPED
 from smelt.machine.target import Target
+from smelt.types.dtype import i8
 
 Value = ir.Value
 PTR = ir.PointerType()
@@ -147,20 +147,10 @@ class SmallMSwappedGemm(FusedGemmPacker):
         panels = b.udiv(at, number(c.tile.columns))
         before = b.mul(panels, b.udiv(self.depth, number(SWAPPED_UNROLL)))
         function = tile_function(b.module, c, vectors, self.env.frame.target)
-        b.call(
-            function,
-            [
-                self._sum_address(at, row),
-                self._panel_of(at),
-                self._column_address(row),
-                b.mul(self.left_strides[0], size),
-                b.sub(end, row),
-                self.depth,
-                self._column_address(b.add(row, number(c.tile.rows))),
-                b.mul(before, self.rate),
-                self.rate,
-            ],
-        )
+        args = [self._sum_address(at, row), self._panel_of(at), self._column_address(row)]
+        args += [b.mul(self.left_strides[0], size), b.sub(end, row), self.depth]
+        args += [self._column_address(b.add(row, number(c.tile.rows)))]
+        b.call(function, [*args, b.mul(before, self.rate), self.rate])
 
     def _panel_of(self, row: Value) -> Value:
         at, item = self._packed_offset(number(0), row), self.c.leader or self.c.item
@@ -243,7 +233,7 @@ class _Tile:
         for i in range(1, self.c.tile.rows):
             inside = b.icmp_signed("<", number(i), last)
             at = b.mul(b.select(inside, number(i), last), line_bytes)
-            addresses.append(b.gep(first, [at], source_etype=ir.IntType(8)))
+            addresses.append(element_address(b, first, at, i8))
         return addresses
 
     def _step(self, starts: list[Value], k: Value, nth: int, sums: list[Value]) -> list[Value]:
@@ -252,13 +242,10 @@ class _Tile:
         if nth == 0 and self.c.direct:
             self._prefetch(k)
         step = number(self.c.tile.columns)
-        panel_row = step_address(b, self.f.args[1], k, step, memory_type(dtype))
-        across = [
-            load_vector(self.m, element_address(b, panel_row, number(at), dtype), dtype, None)
-            for v in range(self.vectors)
-            for at in [nth * self.c.tile.columns + v * lanes]
-        ]
-
+        panel_row = step_address(b, self.f.args[1], k, step, dtype)
+        offsets = (number(nth * self.c.tile.columns + v * lanes) for v in range(self.vectors))
+        rows = (element_address(b, panel_row, at, dtype) for at in offsets)
+        across = [load_vector(self.m, row, dtype, None) for row in rows]
         firsts = (element_address(b, start, k, dtype) for start in starts)
         places = (element_address(b, first, number(nth), dtype) for first in firsts)
         left = broadcast_each(self.m, places, dtype)
@@ -274,7 +261,7 @@ class _Tile:
         column = b.mul(b.sub(nth, b.mul(nth_line, number(pairs))), number(COLUMN_PAIR))
         at = b.add(b.mul(column, line_bytes), b.mul(nth_line, number(CACHE_LINE)))
         for _ in range(COLUMN_PAIR):
-            prefetch(b, b.gep(later, [at], source_etype=ir.IntType(8)))
+            prefetch(b, element_address(b, later, at, i8))
             at = b.add(at, line_bytes)
 
     def _store(self, sums: list[Value]) -> None:
@@ -287,6 +274,5 @@ class _Tile:
             for first in range(0, len(columns), lanes):
                 for lane, row in enumerate(transpose(b, columns[first : first + lanes])):
                     at = number((v * lanes + lane) * SMALL_M_SWAPPED.pitch + first)
-                    store_vector(
-                        self.m, element_address(b, self.f.args[0], at, dtype), row, dtype, None
-                    )
+                    to = element_address(b, self.f.args[0], at, dtype)
+                    store_vector(self.m, to, row, dtype, None)

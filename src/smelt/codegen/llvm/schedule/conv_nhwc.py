@@ -210,11 +210,6 @@ class NhwcConvPlan(PlanDefaults):
     """Rows are positions along several axes."""
 
     @property
-    def unit(self) -> DType:
-        """The element type of packed operands in scratch: of their elements, or of pairs."""
-        return self.item.args[0].dtype
-
-    @property
     def driver(self) -> Driver:
         """The loops around its register tiles."""
         return "nhwc"
@@ -249,10 +244,6 @@ class NhwcConvPlan(PlanDefaults):
     def transposes_sums(self) -> bool:
         """Whether results are transposed when all sums are done."""
         return self.transposes_result
-
-    def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
-        """Return the scratch extent along an axis of the result."""
-        return self.extent(axis, local[axis], local[self.columns[-1].axis])
 
     def arrays(self, phase: Phase, local: Mapping[str, Index]) -> Iterator[ScratchArray]:
         """Yield the arrays in scratch: both operands, a table of taps, sums to transpose."""
@@ -422,7 +413,7 @@ class NhwcConvPlan(PlanDefaults):
 
         Tiles may read past the image: rows that are computed in vain.
         """
-        columns = self.extent(self.n, local[self.n], 1)
+        columns = self.scratch_extent(self.n, local)
         overruns = not self.tiles_end_with_rows(local[self.columns[-1].axis])
         # The lowest depthwise tiles go past the end of a row.
         overrun_rows = TILE_HEIGHTS[-1] if self.fuses_depthwise else 0
@@ -433,21 +424,17 @@ class NhwcConvPlan(PlanDefaults):
         weights = 0 if self.prepacked else mul(self.taps * self.block, columns)
         return weights, add(product(self.packed(local)), padding)
 
-    def extent(self, axis: str, local: Index, inner: Index) -> Index:
-        """Return the scratch extent along an axis of the result: room for full register tiles.
-
-        `local` is a task's extent along it, `inner` that along the innermost position axis.
-        """
+    def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
+        """Return the scratch extent along an axis of the result: room for full register tiles."""
+        extent, inner = local[axis], self.columns[-1]
         if axis == self.n:
-            return mul(ceiling(local, self.tile.columns), self.tile.columns)
-        if self.tiles_end_with_rows(inner):
-            return local
-        pitch = add(inner, self.columns[-1].halo)
+            return mul(ceiling(extent, self.tile.columns), self.tile.columns)
+        if self.tiles_end_with_rows(local[inner.axis]):
+            return extent
+        pitch = add(local[inner.axis], inner.halo)
         if len(self.columns) == 1:
             return add(pitch, self.tile.rows)
-        return (
-            pitch if axis == self.columns[-1].axis else add(local, ceiling(self.tile.rows, pitch))
-        )
+        return pitch if axis == inner.axis else add(extent, ceiling(self.tile.rows, pitch))
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Return the task blocks: grid axis -> positions."""

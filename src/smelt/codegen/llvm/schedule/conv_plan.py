@@ -79,7 +79,7 @@ from smelt.machine.blocks import ROWS, WINDOW_ROWS, ceiling, window_columns
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import DType, f32, f64, i64
+from smelt.types.dtype import f32, f64, i64
 from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, product, substitute
 
 MAX_NARROW_ROW = 64
@@ -143,11 +143,6 @@ class ConvPlan(PlanDefaults):
     """No axis is packed by itself."""
 
     @property
-    def unit(self) -> DType:
-        """The element type of packed operands in scratch: of their elements, or of pairs."""
-        return self.item.args[0].dtype
-
-    @property
     def driver(self) -> Driver:
         """The loops around its register tiles."""
         return "nchw"
@@ -170,16 +165,13 @@ class ConvPlan(PlanDefaults):
         """Yield the variants for small images."""
         return small_image_variants(phase, cast(Sequence[ConvPlan], plans))
 
-    def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
-        """Return the scratch extent along an axis of the result."""
-        return self.extent(axis, local[axis], local[self.n])
-
     def arrays(self, phase: Phase, local: Mapping[str, Index]) -> Iterator[ScratchArray]:
         """Yield the arrays in scratch: both operands, and a table of positions."""
         packs_left = not self.reads_left(phase.axes[self.m], local[self.m])
         weights = mul(self.scratch_extent(self.m, local), LEFT_PITCH)
         yield ScratchArray(LEFT_PART, weights, self.unit, packs_left)
-        yield ScratchArray(RIGHT_PART, self.room(local), self.unit)
+        pixels = mul(ceiling(product(self.packed(local)), self.tile.lanes), self.tile.lanes)
+        yield ScratchArray(RIGHT_PART, pixels, self.unit)
         yield ScratchArray(TABLE_PART, MAX_TAPS * 3 + 1 if self.strided_left else MAX_TAPS, i64)
 
     @property
@@ -260,29 +252,20 @@ class ConvPlan(PlanDefaults):
         """Return the elements between rows of columns: a row's input positions."""
         return add(extent, self.columns[-1].halo)
 
-    def room(self, local: Mapping[str, Index]) -> Index:
-        """Return the elements of the packed right operand: full vectors."""
-        return mul(ceiling(product(self.packed(local)), self.tile.lanes), self.tile.lanes)
-
     def packed(self, local: Mapping[str, Index]) -> list[Index]:
         """Return the extents of the packed right operand along `right_order`."""
         sizes: dict[str, Index] = dict(zip(self.others, self.extents, strict=True))
         sizes |= {self.depth: self.block, **packed_extents(self.columns, local)}
         return [sizes[a] for a in self.right_order()]
 
-    def extent(self, axis_: str, local: Index, inner: Index) -> Index:
-        """Return the scratch extent along an axis of the result: room for full register tiles.
-
-        `local` is a task's extent along it, `inner` that along the vector axis.
-        """
-        if axis_ == self.m:
-            return mul(ceiling(local, self.tile.rows), self.tile.rows)
+    def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
+        """Return the scratch extent along an axis of the result: room for full register tiles."""
+        if axis == self.m:
+            return mul(ceiling(local[axis], self.tile.rows), self.tile.rows)
         if len(self.columns) == 1:
-            return mul(ceiling(local, self.tile.columns), self.tile.columns)
-        pitch = self.pitch(inner)
-        if axis_ == self.n:
-            return pitch
-        return add(local, ceiling(self.tile.columns, pitch))
+            return mul(ceiling(local[axis], self.tile.columns), self.tile.columns)
+        pitch = self.pitch(local[self.n])
+        return pitch if axis == self.n else add(local[axis], ceiling(self.tile.columns, pitch))
 
     def blocks(self, phase: Phase) -> dict[str, Index]:
         """Return the task blocks: grid axis -> positions."""

@@ -159,10 +159,6 @@ class DepthwisePlan(PlanDefaults):
         """Whether results are transposed when all sums are done."""
         return self.transposed_rows is not None
 
-    def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
-        """Return the scratch extent along an axis of the result."""
-        return self.extent(axis, local[axis])
-
     def arrays(self, phase: Phase, local: Mapping[str, Index]) -> Iterator[ScratchArray]:
         """Yield the arrays in scratch: weights, the input, a table of taps, sums to transpose."""
         channels = self.scratch_extent(self.lane, local) if self.has_lane_weights else 1
@@ -235,7 +231,7 @@ class DepthwisePlan(PlanDefaults):
         A tile more where rows are transposed; one row of zeros where they are read in place.
         """
         if self.rows_in_place is not None:
-            return self.extent(self.lane, local[self.lane])
+            return self.scratch_extent(self.lane, local)
         transpose_tile = 0 if self.transposed_rows is None else self.tile.lanes * self.tile.lanes
         return add(product(self.packed(local)), transpose_tile)
 
@@ -247,16 +243,16 @@ class DepthwisePlan(PlanDefaults):
         positions = product(local[c.axis] for c in self.columns[:-1])
         return mul(add(positions, self.tile.lanes + TILE_HEIGHTS[-1]), self.tile.lanes)
 
-    def extent(self, axis: str, local: Index) -> Index:
+    def scratch_extent(self, axis: str, local: Mapping[str, Index]) -> Index:
         """Return the scratch extent along an axis of the result: room for full tiles."""
+        extent = local[axis]
         if axis == self.lane:
-            lanes = minimum(local, self.fused_lanes) if self.fused_lanes else local
+            lanes = minimum(extent, self.fused_lanes) if self.fused_lanes else extent
             return mul(ceiling(lanes, self.tile.lanes), self.tile.lanes)
         if self.fused_lanes and axis != self.tile_axis.axis:
             return 1
-        if self.transposed_rows is not None:
-            return local
-        return add(local, TILE_HEIGHTS[-1] - 1) if axis == self.tile_axis.axis else local
+        is_tall = axis == self.tile_axis.axis and self.transposed_rows is None
+        return add(extent, TILE_HEIGHTS[-1] - 1) if is_tall else extent
 
     def heights(self) -> tuple[int, ...]:
         """Return the heights of the register tiles, the highest first."""

@@ -33,7 +33,7 @@ def _slot(env: Environment, item: Item | StreamState, axes: tuple[str, ...], sco
     """Return the element offset of the current position in a scratch array."""
     offset: Value = number(0)
     for a in axes:
-        extent = env.frame.index(env.storage.extent(item, a))
+        extent = env.extent(item, a)
         position = env.b.sub(scope.axis(a), env.start(item, a))
         offset = env.b.add(env.b.mul(offset, extent), position)
     return offset
@@ -63,7 +63,7 @@ def load_window(env: Environment, item: WindowRead, scope: Scope) -> Value:
     offset, lane_steps = number(0), list[Value]()
     step: Index | None = 0
     for a in axes:
-        extent = env.frame.index(env.storage.extent(source, a))
+        extent = env.extent(source, a)
         position = env.index(at[a], scope) if a in at else scope.axis(a)
         offset = env.b.add(env.b.mul(offset, extent), env.b.sub(position, env.start(source, a)))
         if lanes is not None:
@@ -114,7 +114,7 @@ def _scratch_offsets(env: Environment, key: Key, axes: tuple[str, ...], scope: S
     assert scope.lanes is not None
     step: Value = number(1)
     for a in axes[axes.index(scope.lanes.axis) + 1 :]:
-        step = env.b.mul(step, env.frame.index(env.storage.extent(key[0], a)))
+        step = env.b.mul(step, env.extent(key[0], a))
     lanes = scope.lanes.count
     return env.b.add(
         splat(env.b, _slot(env, key[0], axes, scope), lanes),

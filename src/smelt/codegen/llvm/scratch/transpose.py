@@ -298,7 +298,7 @@ def _prefetch_next_tile(
         line = b.add(first, number(k))
         row = b.add(v_low, b.udiv(line, number(lines)))
         place = b.add(start, b.mul(row, stride))
-        address = element_address(b, env.frame.buffers[access.buffer], place, dtype)
+        address = env.address(access.buffer, place)
         in_row = b.mul(b.urem(line, number(lines)), number(CACHE_LINE))
         for nth in range(run):
             to = b.add(in_row, number(nth * CACHE_LINE))

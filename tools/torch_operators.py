@@ -1,7 +1,7 @@
 """Generate the table of torch operators and how each one is computed.
 
-    python -m smelt.frontends.torch.coverage            prints it
-    python -m smelt.frontends.torch.coverage --write docs/torch_operators.md
+    python -m tools.torch_operators            prints it
+    python -m tools.torch_operators --write docs/torch_operators.md
 
 *Defined* operators have a row and are computed by our kernels; torch decomposes *composite* ones
 before we see them; *extern* ones are calls of torch inside the plan.
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from smelt.frontends.torch.table import TABLE, decompositions
-from smelt.python.dataclass import dataclass
 
 _RANDOM = "torch's own random stream is kept"
 _DATA = "the size of the result depends on data"
@@ -80,7 +80,7 @@ _HEAD = """\
 How each operator of PyTorch's core set is computed behind `torch.compile(backend="smelt")`.
 *Defined*: by our kernels. *Composite*: torch takes it apart first. *Extern*: one call of torch
 between our kernels. The page is written by
-`python -m smelt.frontends.torch.coverage --write docs/torch_operators.md`.
+`python -m tools.torch_operators --write docs/torch_operators.md`.
 
 Of {all} overloads {defined} are defined, {composite} composite and {extern} extern.
 {more} more outside of the core set are defined.
