@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast, get_args
+from typing import Any, Final, TypeVar, cast
 
 from smelt.errors import LoopTextError, SmeltError
 from smelt.kernel.text_lex import BINARY, LEVELS, MAX_NESTING, UNARY, Cursor, Line, Token, fail
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _KINDS: Final = ("chunk", "each", "for", "unroll")
 _SPACES: Final = ("registers", "task", "thread")
 _MODES: Final = ("own", "f64", "pairs", "two_sum")
-_PATTERNS: Final = get_args(ir.ShufflePattern)
+_PATTERNS: Final = ("transpose", "interleave", "deinterleave", "permute", "halves")
 _DTYPES: Final = {d.name: d for d in dtypes.COMPUTABLE}
 _RELATIONS: Final = {">=": (1, 0), "<=": (-1, 0), ">": (1, -1), "<": (-1, -1)}
 _RESERVED: Final = frozenset(

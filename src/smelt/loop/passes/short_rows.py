@@ -1,4 +1,4 @@
-"""Give short rows a constant number of vectors, and each kind of rows loops of its own.
+"""Give short rows a constant number of vectors, and kinds of rows loops of their own.
 
 >>> from smelt.loop.text import parse, text
 >>> module = parse('''
@@ -41,7 +41,7 @@ __all__ = ["Module", "masked_rows", "short_rows"]
 
 
 def masked_rows(func: ir.Func, row: str, lanes: int) -> ir.Func:
-    """Run the loops inside of the loop over `row` in masked vectors, by kind of row."""
+    """Run what is inside of the loop over `row` in masked vectors, by kind of row."""
     func, _ = split_tests(func, row)
     for s in [*statements(func.body)]:
         if isinstance(s, ir.For) and not any(isinstance(t, ir.For) for t in statements(s.body)):
