@@ -1,4 +1,4 @@
-"""Give short rows a constant number of vectors, and kinds of rows loops of their own.
+"""Give short rows a constant number of vectors, and like rows their own loops.
 
 >>> from smelt.loop.text import parse, text
 >>> module = parse('''
@@ -41,7 +41,7 @@ __all__ = ["Module", "masked_rows", "short_rows"]
 
 
 def masked_rows(func: ir.Func, row: str, lanes: int) -> ir.Func:
-    """Run what is inside of the loop over `row` in masked vectors, by kind of row."""
+    """Run the loops over elements of rows in masked vectors, by kind of row."""
     func, _ = split_tests(func, row)
     for s in [*statements(func.body)]:
         if isinstance(s, ir.For) and not any(isinstance(t, ir.For) for t in statements(s.body)):
