@@ -21,7 +21,7 @@ from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types import expr
-from smelt.types.dtype import DType, bool_, f64, i64
+from smelt.types.dtype import DType, bool_, f64, i32, i64
 from smelt.types.expr import Index
 
 __all__ = [
@@ -228,6 +228,8 @@ def _across(combine: str, args: list[Type], scan: bool) -> Type:
 def _shuffle(value: ir.Shuffle, args: list[Type]) -> Type:
     if len(set(args)) != 1:
         _wrong("a shuffle needs vectors of one type")
+    if value.pattern == "halves":
+        return Type(i32, args[0].lanes)
     total = args[0].lanes * len(args)
     if value.pattern != "permute":
         return Type(args[0].dtype, total)

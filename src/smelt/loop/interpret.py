@@ -444,6 +444,9 @@ def _across_positions(combine: str, lanes: Array, positions: Array) -> Any:
 
 
 def _shuffle(v: ir.Shuffle, args: list[Array]) -> Any:
+    if v.pattern == "halves":
+        first, second = (np.asarray(x, np.float32).view(np.uint32) for x in args)
+        return _scalar((first >> 16 | second & 0xFFFF0000).view(np.int32))
     rows = np.stack(args)
     if v.pattern in ("transpose", "interleave"):
         return rows.T.reshape(-1)

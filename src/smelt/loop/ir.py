@@ -37,7 +37,7 @@ CACHE_LINE: Final = 64
 """Bytes of a cache line."""
 Space = Literal["registers", "task", "thread"]
 Mode = Literal["own", "f64", "pairs", "two_sum"]
-ShufflePattern = Literal["transpose", "interleave", "deinterleave", "permute"]
+ShufflePattern = Literal["transpose", "interleave", "deinterleave", "permute", "halves"]
 
 # ---- values ----------------------------------------------------------------------------------
 
@@ -144,7 +144,8 @@ class Shuffle:
 
     `args` are k vectors of n lanes. The result has the lanes of their concatenation: `transpose`
     as k rows that become columns, `interleave` one lane of each in turn, `deinterleave` its
-    inverse, `permute` those that `table` numbers.
+    inverse, `permute` those that `table` numbers. `halves` joins the upper halves of two float32
+    numbers, which are bfloat16, in an int32: the first in the lower half.
     """
 
     args: tuple[Value, ...]

@@ -26,7 +26,7 @@ T = TypeVar("T")
 _KINDS: Final = ("chunk", "each", "for", "unroll")
 _SPACES: Final = ("registers", "task", "thread")
 _MODES: Final = ("own", "f64", "pairs", "two_sum")
-_PATTERNS: Final = ("transpose", "interleave", "deinterleave", "permute")
+_PATTERNS: Final = ("transpose", "interleave", "deinterleave", "permute", "halves")
 _DTYPES: Final = {d.name: d for d in dtypes.COMPUTABLE}
 _RELATIONS: Final = {">=": (1, 0), "<=": (-1, 0), ">": (1, -1), "<": (-1, -1)}
 _RESERVED: Final = frozenset(

@@ -116,4 +116,4 @@ def test_sums_of_rows_are_printed_from_their_loops() -> None:
     s = schedule(program(kernel_of("doubles")).phases[0], Target.for_isa("avx512"))
     assert not any(why_not_nest(s, n) for n in s.nests)
     wide = schedule(program(kernel_of("argmax")).phases[0], Target.for_isa("avx512"))
-    assert any("more than a number" in why_not_nest(wide, n) for n in wide.nests)
+    assert not any(why_not_nest(wide, n) for n in wide.nests)

@@ -56,9 +56,8 @@ PAIRS = """tile pairs(p: out i16[], w: i16[]; rows, stride, complete, all)
       prefetch w[k*6 + o_1] level 2
       p[k*6 + m*832 : 8] = shuffle(interleave, w[k*6 + o_2 : 4 | prefix(3, 4)], \
 w[k*6 + o_2 + 3 : 4 | prefix(3, 4)])
-    o_3 = m*stride
     for j in complete .. all
-      p[j*6 + m*832 : 8] = shuffle(interleave, w[j*6 + o_3 : 4 | prefix(3, 4)], \
+      p[j*6 + m*832 : 8] = shuffle(interleave, w[j*6 + o_2 : 4 | prefix(3, 4)], \
 splat(i16(0), 4))"""
 PLANES = """tile planes(y: out f32[], s: f32[]; channels, plane, pixel, length)
   whole = (length//2)*2
@@ -72,15 +71,12 @@ PLANES = """tile planes(y: out f32[], s: f32[]; channels, plane, pixel, length)
       tile_1 = shuffle(transpose, row_1, row_2)
       y[a + o_2 : 2] = shuffle(permute, tile_1; 0, 1)
       y[a + o_3 : 2] = shuffle(permute, tile_1; 2, 3)
-    o_4 = c + pixel
-    o_5 = c*plane
-    o_6 = c*plane + plane
     each z in whole .. length by 2
       row_3 = s[c + z*pixel : 2]
-      row_4 = s[z*pixel + o_4 : 2]
+      row_4 = s[z*pixel + o_1 : 2]
       tile_2 = shuffle(transpose, row_3, row_4)
-      y[z + o_5 : 2 | prefix(-z + length, 2)] = shuffle(permute, tile_2; 0, 1)
-      y[z + o_6 : 2 | prefix(-z + length, 2)] = shuffle(permute, tile_2; 2, 3)"""
+      y[z + o_2 : 2 | prefix(-z + length, 2)] = shuffle(permute, tile_2; 0, 1)
+      y[z + o_3 : 2 | prefix(-z + length, 2)] = shuffle(permute, tile_2; 2, 3)"""
 GOLDEN = {
     RUNS: run_tile(2, "f16", "f32"),
     PAIRS: pair_rows(4, 3, odd=True),

@@ -40,7 +40,7 @@ from smelt.codegen.llvm.nests.storage import Storage
 from smelt.loop import ir as loop
 from smelt.loop.steps import better, exact, two_sum
 from smelt.ops.combine import BOTH, COMBINES, EXTREMES
-from smelt.types.dtype import DType, f64, i64
+from smelt.types.dtype import DType, f32, f64, i64
 from smelt.types.expr import (
     Atom,
     Index,
@@ -604,6 +604,12 @@ class _Loops:
                 return self.lowering.finished(item, self.running[item])
             case ssa.Cast(to=dtype):
                 return loop.cast(args[0], dtype)
+            case ssa.KPair():
+                first, second, *ends = args
+                if ends:  # a value out of bounds may be anything
+                    inside = loop.Apply("lt", tuple(ends))
+                    second = loop.Apply("select", (inside, second, loop.Const(0.0, f32)))
+                return loop.Shuffle((first, second), "halves")
             case _:
                 assert isinstance(item, ssa.Operation), item
                 return _applied(item.op, args)

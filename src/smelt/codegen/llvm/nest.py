@@ -66,7 +66,6 @@ from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.products.direct_store import find_direct_stores, run_unless_stored
 from smelt.codegen.llvm.products.drivers import driver_of
-from smelt.codegen.llvm.products.packing import emit_short_rows
 from smelt.codegen.llvm.schedule.in_place_updates import find_in_place_update
 from smelt.codegen.llvm.schedule.mask_ranges import (
     allocate_ranges,
@@ -183,9 +182,7 @@ class NestEmitter(Environment):
                 self.enter(inner, depth + 1)
                 self._run_loops(inner, depth + 1)
 
-            if emit_short_rows(self, scope, depth):
-                pass
-            elif self.nest.reductions and (rows := batchable_rows(self, depth)):
+            if self.nest.reductions and (rows := batchable_rows(self, depth)):
                 run_batched(self, name, rows, inside)
             elif depth == 0:
                 nest_loop(self, name, self.ranges[name], 1, inside)

@@ -23,6 +23,7 @@ from smelt.codegen.llvm.access.memory import (
     store_vector,
 )
 from smelt.codegen.llvm.access.prefetch import PREFETCH_BYTES
+from smelt.codegen.llvm.instructions.dot_product import pack_pairs
 from smelt.codegen.llvm.instructions.indexing import (
     I64,
     IndexEmitter,
@@ -36,8 +37,7 @@ from smelt.codegen.llvm.instructions.indexing import (
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.reduce_rows import reduce_rows
 from smelt.codegen.llvm.instructions.reductions import State, first_lane, reduce_halves, scan_lanes
-from smelt.codegen.llvm.instructions.registers import lane_numbers
-from smelt.codegen.llvm.instructions.tables import pick_from
+from smelt.codegen.llvm.instructions.registers import lane_numbers, pick_from
 from smelt.codegen.llvm.loops.poll import leave_if_given_up
 from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.errors import InternalError
@@ -318,6 +318,10 @@ class LoopPrinter:
                 if pattern == "interleave":
                     table = tuple(k // 2 + k % 2 * x.lanes for k in range(2 * x.lanes))
                 return Typed(self.b.shuffle_vector(x.value, y.value, lane_numbers(table)), x.dtype)
+            case loop.Shuffle(args, "halves"):
+                pair = [self.value(a) for a in args]
+                m = self.machine(pair[0].lanes)
+                return Typed(pack_pairs(m, [x.value for x in pair]), i32)
             case loop.Shuffle((arg,), "permute", (lane,)):
                 x = self.value(arg)
                 return Typed(self.b.extract_element(x.value, ir.IntType(32)(lane)), x.dtype)

@@ -23,6 +23,7 @@ from smelt.codegen.llvm.instructions.reductions import (
 )
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, visited_axes
+from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
@@ -39,6 +40,7 @@ from smelt.loop.passes.align_stores import PIECE, align_stores, cut_tail, store_
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.group_loads import group_loads
+from smelt.loop.passes.hoist import hoist
 from smelt.loop.passes.hoist_offsets import hoist_offsets
 from smelt.loop.passes.interleave_stores import interleave_stores
 from smelt.loop.passes.poll_strips import poll_strips
@@ -51,12 +53,13 @@ from smelt.loop.passes.prefetch import (
     prefetch_written,
 )
 from smelt.loop.passes.remainder import split_groups
+from smelt.loop.passes.short_rows import masked_rows, short_rows
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import jam
 from smelt.loop.passes.vectorize import vectorize
-from smelt.loop.walk import loop_around, loop_over, replace_loop, statements
+from smelt.loop.walk import Names, fresh, loop_around, loop_over, replace_loop, statements
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
@@ -95,7 +98,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return ""
     if nest.product is not None:
         return "no map"
-    if any(isinstance(i, _OTHERS) for i in nest.items):
+    if any(isinstance(i, _OTHERS) or contiguous_pair(i) for i in nest.items):
         return "no map"
     if any(i.axes & {*nest.order} for i in nest.scalars):
         return "values of the last position"
@@ -110,7 +113,7 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
     return _why_not_lanes(nest)
 
 
-_OTHERS = (ssa.Reduce, ssa.KPair, ssa.Dot)
+_OTHERS = (ssa.Reduce, ssa.Dot)
 """Values that only nests of other kinds compute."""
 
 
@@ -210,6 +213,8 @@ def in_vectors(
     arrays of sums that some elements may be added for before they are widened.
     """
     row, walk = loop_around(func.body, var), loop_over(func.body, var)
+    if packed is not None and packed.row_vectors and row is not None:
+        return _in_short_rows(func, s.lanes, row, walk, packed.row_vectors)
     is_short = (walk.low, walk.high) == (0, s.phase.axes[nest.order[-1]]) and is_fully_unrolled(
         s, nest, nest.items
     )
@@ -292,6 +297,23 @@ def without_vectors(func: loop.Func, s: Schedule, nest: Nest) -> loop.Func:
     inner = [t for t in _loops(func) if t not in func.body]
     func = accumulate(func) if nest.reductions else func
     return hoist_offsets(_with_polls(func, inner, 1) if is_polled(s, nest) else func)
+
+
+def _in_short_rows(
+    func: loop.Func, lanes: int, row: loop.For, walk: loop.For, counts: Sequence[int]
+) -> loop.Func:
+    """Pack rows in masked vectors that are stored whole: so many of them, or any number.
+
+    Rows of constant length have one version.
+    """
+    func = group_loads(store_whole(masked_rows(func, row.var, lanes), PACKED))
+    shorts = [hoist_offsets(hoist(short_rows(func, lanes, n))) for n in counts]
+    body = hoist_offsets(func).body if len(counts) > 1 else shorts[0].body
+    for n, short in zip(counts[::-1], shorts[::-1], strict=True) if len(counts) > 1 else ():
+        fits = loop.Apply("le", (loop.position(sub(walk.high, walk.low)), loop.position(n * lanes)))
+        names = Names(replace(short, body=(*short.body, *body)))
+        body = (loop.If(fits, short.body, fresh(body, names)),)
+    return replace(func, body=body)
 
 
 JAM_ROWS = 8

@@ -403,6 +403,8 @@ class Widen(Rewriter):
                 return ir.Apply(op, tuple([self.value(a) for a in args]))
             case ir.Cast(arg, dtype):
                 return ir.Cast(self.value(arg), dtype)
+            case ir.Shuffle(args, "halves"):
+                return ir.Shuffle(tuple([self._full(a) for a in args]), "halves")
             case ir.Ref():
                 return v
             case _:

@@ -72,11 +72,6 @@ def clamp_position(
     return m.select(m.compare("gt", position, zero := m.const(i64, 0)), position, zero)
 
 
-def test_lanes(env: Environment, e: Index, n: Index, scope: Scope) -> LaneBounds:
-    """Emit the lanes in which an index is in 0 .. n-1, for several accesses."""
-    return _test(env, e, n, scope, vector=True)
-
-
 def known_limits(env: Environment, scope: Scope) -> dict[Limit, LaneBounds]:
     """Emit the bounds checks that do not depend on loops inside of this scope."""
     inner = {a for a in env.nest.order if scope.axis(a) is None}
@@ -88,7 +83,7 @@ def known_limits(env: Environment, scope: Scope) -> dict[Limit, LaneBounds]:
         and not any(map(inner.intersection, map(axes_of, pair)))
         and not any(a.kind == "value" for e in pair for a in atoms(e))
     )
-    return {pair: test_lanes(env, *pair, scope) for pair in pairs}
+    return {pair: _test(env, *pair, scope, vector=True) for pair in pairs}
 
 
 def separates_rows(e: Index, axis: str) -> bool:

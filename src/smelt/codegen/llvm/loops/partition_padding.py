@@ -69,27 +69,22 @@ def _span(env: Environment, scope: Scope) -> Span | None:
     vector = env.nest.vector or ""
     loads = accesses_of(env.items)
     tests = dict.fromkeys(p for x in loads for p in x.limits if p not in env.proven_limits)
-    if any(env.vector_position(e) or not has_small_step(e, vector) for e, _ in tests):
+    if any(env.vector_position(e) or not _has_small_step(e, vector) for e, _ in tests):
         return None
     gaps = (g for e, n in tests for g in (e, sub(sub(n, 1), e)))
-    first, last = interior_range(env, scope, gaps)
+    first, last = _interior_range(env, scope, gaps)
     return Span(first, last, frozenset(tests)) if tests else None
 
 
-def has_small_step(e: Index, name: str) -> bool:
+def _has_small_step(e: Index, name: str) -> bool:
     """Return whether an index has a small constant stride along an axis."""
     step = coefficient(e, name)
     return isinstance(step, int) and 1 <= abs(step) <= FARTHEST_STEP
 
 
-def interior_range(
-    env: Environment, scope: Scope, gaps: Iterable[Index], axis: str = ""
-) -> tuple[Value, Value]:
-    """Emit the range of an axis in which all `gaps` are >= 0.
-
-    The row is the default axis.
-    """
-    name, b = axis or env.nest.vector or "", env.b
+def _interior_range(env: Environment, scope: Scope, gaps: Iterable[Index]) -> tuple[Value, Value]:
+    """Emit the range of the vector axis in which all `gaps` are >= 0."""
+    name, b = env.nest.vector or "", env.b
     low, _ = first, last = env.ranges[name]
     for gap in gaps:
         step = coefficient(gap, name)

@@ -163,6 +163,8 @@ class PackedArray:
     """Elements between panels."""
     stores_whole: bool = False
     """Whether masked vectors are stored whole: nothing reads what is past their end."""
+    row_vectors: tuple[int, ...] = ()
+    """Numbers of vectors for which rows that are no longer have loops of their own."""
     prefetch_rows: int = 0
     """Rows between what is read and what is prefetched, if any."""
     level: Literal[1, 2] = 2
@@ -174,9 +176,6 @@ class PackedArray:
 
 class VectorPacker(Protocol):
     """Takes the vectors of the operands that nests pack for a product."""
-
-    row_vectors: int
-    """Vectors per row, where rows are packed in full vectors without masks; else 0."""
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:
         """Store one vector of a packed operand."""

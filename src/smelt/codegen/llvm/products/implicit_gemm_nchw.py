@@ -10,6 +10,7 @@ register tile reads consecutive columns at `table[k] + column`.  Packings are or
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from itertools import product as positions
 
 from smelt.codegen.llvm import ir
@@ -18,7 +19,7 @@ from smelt.codegen.llvm.instructions.indexing import I64, number, opaque
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, TABLE_PART, Tile
 from smelt.codegen.llvm.products.microkernel import (
@@ -35,7 +36,7 @@ from smelt.codegen.llvm.products.microkernel import (
     strip_mine_axis,
 )
 from smelt.codegen.llvm.products.move_elements import clear_elements, pack_filter_pairs, pair_loads
-from smelt.codegen.llvm.products.packing import Packer, for_each_row_length
+from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
 from smelt.codegen.llvm.schedule.operands import StridedOperand, plain_load
 from smelt.machine.target import Target
@@ -43,6 +44,8 @@ from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
 
 Value = ir.Value
+ROW_VECTORS = (1, 2, 4)
+"""Vectors per row for which loops are emitted; with more, tests are a small part."""
 
 
 class ImplicitGemmNchw(Packer):
@@ -62,13 +65,18 @@ class ImplicitGemmNchw(Packer):
         """Return the axes which may be partitioned: the channels of the input."""
         return (self.c.depth,) if nest.packed == "right" else ()
 
-    def _pack(self, nest: Nest, scope: Scope) -> None:
-        def run(vectors: int) -> None:
-            self.row_vectors = vectors
-            super(ImplicitGemmNchw, self)._pack(nest, scope)
-            self.row_vectors = 0
+    def packed_array(self, nest: Nest) -> PackedArray | None:
+        """Return where loops pack an operand: pixels in whole vectors, if their rows are short.
 
-        for_each_row_length(self.env, nest, run)
+        What a vector has past the end of its row is overwritten by the next row.
+        """
+        packed = self.rows_of(nest)
+        if nest.packed == "left":
+            return packed
+        longest, lanes = self.env.s.phase.axes[nest.order[-1]], self.env.s.lanes
+        vectors = -(-longest // lanes) if isinstance(longest, int) else 0
+        counts = (vectors,) if 0 < vectors <= ROW_VECTORS[-1] else ROW_VECTORS
+        return replace(packed, row_vectors=counts)
 
     def run(self) -> None:
         """Emit the complete convolution of this task, into its scratch array."""
