@@ -23,6 +23,7 @@ from smelt.fusion.plan import Plan
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
 from smelt.graph.ir import Graph
+from smelt.graph.loop import Loop
 from smelt.graph.text import name_values
 from smelt.journal.facts import Journal
 from smelt.kernel.chunks import WHOLE
@@ -216,6 +217,27 @@ def test_chunks_give_the_result_of_one_pass(name: str) -> None:
     whole = sm.jit(code)(*arrays)
     for got, want in zip(result, map(np.asarray, whole), strict=True):
         assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-6 * np.abs(want).max())
+
+
+def test_loops_around_chunks_run_compiled_steps() -> None:
+    def walk(start: Any, steps: Any) -> Any:
+        return sm.scan(lambda c, m: (sm.tanh(c @ m), c), start, steps)[0]
+
+    def code(x: Any, w: Any, y: Any, steps: Any) -> Any:
+        _, dx, dw = head_back(x + walk(steps[0, 0], steps), w, y)
+        return dx, dw, walk(sm.sum(dx, axis=0), steps)
+
+    arrays = (*CASES["head"][1], 0.2 * f32(10, 24, 24))
+    program = compiled(code, *arrays)
+    assert program.plan.chunked_clusters
+    clusters = program.plan.all_clusters
+    loops = [c for c in clusters if any(isinstance(n.op, Loop) for n in c.nodes)]
+    assert len(loops) == 2
+    assert all(c.loop is not None and c.loop.plan is not None for c in loops)
+    assert len({c.name for c in clusters}) == len(clusters)
+    result = program.run(arrays, sizes_of(graph_of(code, arrays), arrays))
+    for got, want in zip(result, map(np.asarray, sm.jit(code)(*arrays)), strict=True):
         np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-6 * np.abs(want).max())
 
 

@@ -27,6 +27,7 @@ from smelt.fusion.chunking import (
     rows_that_fit,
 )
 from smelt.fusion.decide import compared_times, decision, rename_decision
+from smelt.fusion.loops import rename_loop
 from smelt.fusion.plan import NOTHING, Body, Cluster, Donated, Plan
 from smelt.fusion.predict import chunked_cost, chunked_traffic, costs
 from smelt.fusion.recompute import MAX_SLOWER
@@ -492,6 +493,7 @@ class _Composer:
                     c.shapes,
                     None if c.stream is None else (self._node(c.stream[0]), c.stream[1]),
                     None if c.body is None else self._inside(_with_names(name, c.body)),
+                    rename_loop(c, name),
                 )
             )
         self.launches += [tuple(first + k for k in group) for group in planned.launches]
@@ -686,8 +688,9 @@ class _Composer:
 
 def _with_names(name: str, body: Body) -> Body:
     """Return the body of a cluster with its inner clusters named after it."""
-    clusters = (replace(c, name=f"{name}_{k}") for k, c in enumerate(body.plan.clusters))
-    return replace(body, plan=replace(body.plan, clusters=tuple(clusters)))
+    names = ((f"{name}_{k}", c) for k, c in enumerate(body.plan.clusters))
+    clusters = tuple(replace(c, name=n, loop=rename_loop(c, n)) for n, c in names)
+    return replace(body, plan=replace(body.plan, clusters=clusters))
 
 
 def arena_bytes(body: Plan, hints: Hints) -> int:

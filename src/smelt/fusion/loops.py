@@ -104,6 +104,14 @@ def _with_step(
     return replace(cluster, loop=LoopBody(loop, wanted, _with_names(plan, cluster.name)))
 
 
+def rename_loop(cluster: Cluster, name: str) -> LoopBody | None:
+    """Return the loop of a cluster that gets another name, which its step's clusters follow."""
+    loop = cluster.loop
+    if loop is None or loop.plan is None:
+        return loop
+    return replace(loop, plan=_with_names(loop.plan, name, f"{cluster.name}_"))
+
+
 def is_one_program(step: Graph) -> bool:
     """Return whether a program may compute all steps: it finds each operand without data."""
     nodes = [x for x in step.nodes() if not isinstance(x.op, (Input, Constant))]
@@ -113,15 +121,15 @@ def is_one_program(step: Graph) -> bool:
     )
 
 
-def _with_names(plan: Plan, prefix: str) -> Plan:
-    """Return a plan with names that no cluster around it has."""
+def _with_names(plan: Plan, prefix: str, old: str = "") -> Plan:
+    """Return a plan with names that no cluster around it has: a prefix replaces an old one."""
     clusters: list[Cluster] = []
     for c in plan.clusters:
         if c.loop is not None and c.loop.plan is not None:
-            c = replace(c, loop=replace(c.loop, plan=_with_names(c.loop.plan, prefix)))
+            c = replace(c, loop=replace(c.loop, plan=_with_names(c.loop.plan, prefix, old)))
         elif c.body is not None:
-            c = replace(c, body=replace(c.body, plan=_with_names(c.body.plan, prefix)))
-        clusters.append(replace(c, name=f"{prefix}_{c.name}"))
+            c = replace(c, body=replace(c.body, plan=_with_names(c.body.plan, prefix, old)))
+        clusters.append(replace(c, name=f"{prefix}_{c.name.removeprefix(old)}"))
     return replace(plan, clusters=tuple(clusters))
 
 
