@@ -139,12 +139,13 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
             _refuse(f"{expr.text(loop.high)} is not a number of whole vectors")
         body = _inline_indices(loop.body)
         if loop.kind == "for":
+            scan = replace(loop, body=body)
 
             def widen(step: int, on: str) -> Body:
-                widened = Widen(loop, step, env, on, outer + best, names).body(body)
+                widened = Widen(scan, step, env, on, outer + best, names).body(body)
                 return _to(lasts if on else firsts, widened)
 
-            return _in_order(loop, mid, lanes, tail, rest, env, names, widen)
+            return _in_order(scan, mid, lanes, tail, rest, env, names, widen)
         vector_carry = tuple(_vector_carry(c, lanes, rest, env) for c in loop.carry)
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
         out: list[ir.For] = []
