@@ -242,13 +242,13 @@ def _in_order(
 
 
 def _resumed(loop: ir.For, last: ir.For, ends: Sequence[ir.Value]) -> tuple[ir.Carry, ...]:
-    """Return the carries of a loop that starts where vectors ended, whose last loop is `last`."""
+    """Return the carries of a loop that continues vectors, of which `last` had the last."""
     carries = zip(loop.carry, last.carry, ends, strict=True)
     return tuple(_continued(c, x) if c.position else replace(c, init=end) for c, x, end in carries)
 
 
 def _published(loop: ir.For, last: ir.For, ends: Sequence[ir.Value]) -> Iterator[ir.Let]:
-    """Give the folds of a loop their names, and positions theirs, from the last of its vectors."""
+    """Name the folds of a loop, and their positions, after the loops over vectors."""
     yield from (ir.Let(c.name, end) for c, end in zip(loop.carry, ends, strict=True))
     for c, x in zip(loop.carry, last.carry, strict=True):
         if c.position:
