@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.codegen.llvm.guard_pages import run_guarded
-from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
+from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse, one_cluster
 from tests.strategies.effort import NIGHT, effort
 
+from smelt import lower
 from smelt.codegen.build import asm_text
+from smelt.graph.text import parse
+from smelt.kernel.verify import verify
 from smelt.machine.blocks import WINDOW_COLUMNS as COLUMNS
 from smelt.machine.target import Target
 from smelt.types.dtype import bf16
@@ -73,6 +77,14 @@ def conv_kernel(text: str, *, usual: bool = False, rounding: str = "eager") -> S
     kernel = fuse(text, "avx512", usual=usual, features=MORE, rounding=rounding)
     assert "dpbf16" in asm_text(kernel.kernel, kernel.target)
     return kernel
+
+
+@pytest.mark.parametrize("x", [FIRST, LAST])
+def test_pairs_compile_on_every_processor(x: str) -> None:
+    kernel = verify(lower.run(one_cluster(parse(source(x, before=INVERSE))), "eager", {}))
+    target = Target.for_isa("avx512")
+    target = replace(target, features=(*target.features, "avx512bf16"))
+    assert "dpbf16" in asm_text(kernel, target)
 
 
 def drawn(*shapes: tuple[int, ...], seed: int = 0) -> list[Array]:

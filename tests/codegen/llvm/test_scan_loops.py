@@ -88,6 +88,21 @@ def test_scans_are_those_of_the_interpreter(seed: int) -> None:
                 np.testing.assert_array_equal(*results)
 
 
+@pytest.mark.parametrize("total", ["max(x[m,n] over m, n)", "sum(s over m, n)"])
+def test_rows_are_scanned_and_reduced_together(total: str) -> None:
+    source = "kernel k(x: f32[m,n]) -> y: f32[m,n], t: f32[]\n"
+    source += f"  s = sum(x[m,n] along n)\n  y[m,n] = s\n  t[] = {total}\n"
+    kernel = verify(parse(source))
+    for isa in RUNNABLE:
+        code = compiled(kernel, isa, streaming=False)
+        for m, n in ((1, 1), (3, 17), (2, 64), (4, 290), (3, 0)):
+            arrays = arrays_of(kernel, m, n, whole=True)
+            if n > 0 or total.startswith("sum"):
+                got, want = code(arrays), interpret(kernel, arrays, {"m": m, "n": n})
+                for p in kernel.outputs:
+                    np.testing.assert_array_equal(got[p.name], want[p.name])
+
+
 def test_scans_are_printed_from_loops() -> None:
     """Others may be nests that read what was scanned."""
     target = Target.for_isa("avx2")

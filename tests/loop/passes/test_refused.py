@@ -283,6 +283,17 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         "  for i in 0 .. n\n    each j in 0 .. n\n      y[j] add = x[i] * x[j]",
         lambda f: unroll_and_jam(hoist_offsets(vectorize(f, "j", 4, "mask")), "i", 2),
     ),
+    "vectorize, scans of rows that are folded": (
+        HEAD + "each i in 0 .. n with b = max -9.0\n    for j in 0 .. n with s = 0.0\n"
+        "      v = s + x[j]\n      b <- v * x[i]\n      s' = v\n"
+        "  each h in 0 .. n\n    y[h] = b",
+        lambda f: accumulate(vectorize(f, "j", 4, "mask", 2)),
+    ),
+    "vectorize, a scan and the best position": (
+        HEAD + "for i in 0 .. n with s = 0.0, b @ p = argmax -inf from 0\n    v = s + x[i]\n"
+        "    y[i] = v\n    b <- x[i] @ i\n    s' = v\n  y[0] add = b + f32(p)",
+        lambda f: accumulate(vectorize(f, "i", 4, "scalar")),
+    ),
     "jam vectors of rows that are stored apart": (
         HEAD + "alloc e: f32[7*n] in task\n  each k in 0 .. 7*n\n    e[k] = 1.0\n"
         "  each h in 0 .. min(n, 7)\n    for i in 0 .. n\n      each j in 0 .. n\n"

@@ -64,7 +64,7 @@ short).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, NoReturn, TypeAlias
 
@@ -139,7 +139,13 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
             _refuse(f"{expr.text(loop.high)} is not a number of whole vectors")
         body = _inline_indices(loop.body)
         if loop.kind == "for":
-            return _in_order(replace(loop, body=body), mid, lanes, tail, rest, env, names)
+            scan = replace(loop, body=body)
+
+            def widen(step: int, on: str) -> Body:
+                widened = Widen(scan, step, env, on, outer + best, names).body(body)
+                return _to(lasts if on else firsts, widened)
+
+            return _in_order(scan, mid, lanes, tail, rest, env, names, widen)
         vector_carry = tuple(_vector_carry(c, lanes, rest, env) for c in loop.carry)
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
         out: list[ir.For] = []
@@ -158,16 +164,8 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
             out.append(copy_loop(end, names))
         lets, ends = _ends(loop, out, env, names)
         if tail == "scalar":
-            rest_of = zip(loop.carry, out[-1].carry, ends, strict=True)
-            carry = tuple(
-                _continued(c, last) if c.position else replace(c, init=end)
-                for c, last, end in rest_of
-            )
-            return (*out, *lets, replace(loop, low=mid, carry=carry))
-        lets += [ir.Let(c.name, e) for c, e in zip(loop.carry, ends, strict=True)]
-        pairs = zip(loop.carry, out[-1].carry, strict=True)
-        places = [(c.position, last.position) for c, last in pairs if c.position]
-        return *out, *lets, *(ir.Let(name, ir.position(ir.number(x))) for name, x in places)
+            return (*out, *lets, replace(loop, low=mid, carry=_resumed(loop, out[-1], ends)))
+        return *out, *lets, *_published(loop, out[-1], ends)
 
     func = replace_loop(func, var, change)
     for owner in owners:
@@ -200,9 +198,19 @@ def _renamed(c: ir.Carry, names: Names) -> ir.Carry:
 
 
 def _in_order(
-    loop: ir.For, mid: Index, lanes: int, tail: Tail, rest: int, env: Env, names: Names
+    loop: ir.For,
+    mid: Index,
+    lanes: int,
+    tail: Tail,
+    rest: int,
+    env: Env,
+    names: Names,
+    widen: Callable[[int, str], Body],
 ) -> Body:
-    """Return the loops of scans, of which each continues the one before."""
+    """Return the loops of scans, of which each continues the one before.
+
+    `widen` returns the body for so many lanes under a mask.
+    """
     out: list[ir.Statement] = []
     loops: list[ir.For] = []
     states, folds = _with_carries(loop, folds=False), _with_carries(loop, folds=True)
@@ -210,7 +218,7 @@ def _in_order(
     parts = [(loop.low, mid, lanes, "")] * (tail != "masked")
     parts += [(mid, loop.high, count, names.new("on"))] * masked
     for low, high, step, on in parts:
-        body = Widen(loop, step, env, on, names=names).body(loop.body)
+        body = widen(step, on)
         if on:
             left = expr.sub(loop.high, ir.variable(loop))
             body = (ir.Let(on, ir.Prefix(left, step)), *body)
@@ -228,9 +236,23 @@ def _in_order(
     out += lets
     if tail == "scalar":
         carry = continued(states, _with_carries(loops[-1], folds=False), env)
-        folded = [replace(c, init=x) for c, x in zip(folds.carry, ends, strict=True)]
-        return (*out, replace(loop, low=mid, carry=(*carry, *folded)))
-    return (*out, *(ir.Let(c.name, x) for c, x in zip(folds.carry, ends, strict=True)))
+        resumed = _resumed(folds, _with_carries(loops[-1], folds=True), ends)
+        return (*out, replace(loop, low=mid, carry=(*carry, *resumed)))
+    return *out, *_published(folds, _with_carries(loops[-1], folds=True), ends)
+
+
+def _resumed(loop: ir.For, last: ir.For, ends: Sequence[ir.Value]) -> tuple[ir.Carry, ...]:
+    """Return the carries of a loop that continues vectors, of which `last` had the last."""
+    carries = zip(loop.carry, last.carry, ends, strict=True)
+    return tuple(_continued(c, x) if c.position else replace(c, init=end) for c, x, end in carries)
+
+
+def _published(loop: ir.For, last: ir.For, ends: Sequence[ir.Value]) -> Iterator[ir.Let]:
+    """Name the folds of a loop, and their positions, after the loops over vectors."""
+    yield from (ir.Let(c.name, end) for c, end in zip(loop.carry, ends, strict=True))
+    for c, x in zip(loop.carry, last.carry, strict=True):
+        if c.position:
+            yield ir.Let(c.position, ir.position(ir.number(x.position)))
 
 
 def _with_carries(loop: ir.For, *, folds: bool) -> ir.For:
