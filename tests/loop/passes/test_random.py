@@ -13,7 +13,6 @@ from smelt.errors import LoopPassError, VerifyError
 from smelt.loop import ir
 from smelt.loop.passes import remainder, vectorize
 from smelt.loop.passes import split_tests as cuts
-from smelt.loop.passes import unroll_and_jam as jam
 from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.group_loads import group_loads
@@ -27,7 +26,6 @@ PASSES = (
     "split tests",
     "vectorize, mask",
     "vectorize, scalar",
-    "jam",
     "accumulate",
     "hoist",
     "distribute",
@@ -48,8 +46,6 @@ def _apply(name: str, func: ir.Func, random: np.random.Generator) -> ir.Func:
             return vectorize.vectorize(
                 func, loop.var, lanes, "mask" if tail == "mask" else "scalar"
             )
-        case ["jam"]:
-            return jam.unroll_and_jam(func, loop.var, int(random.integers(2, 4)))
         case ["accumulate"]:
             return accumulate(func)
         case ["distribute"]:
@@ -129,7 +125,7 @@ FAULTS = {
 def test_a_faulty_pass_is_found(fault, monkeypatch):
     module, name, wrong = FAULTS[fault]
     faulty = wrong(getattr(module, name))
-    for user in (module, cuts, jam, vectorize):
+    for user in (module, cuts, vectorize):
         if hasattr(user, name):
             monkeypatch.setattr(user, name, faulty)
     count = 0
