@@ -198,10 +198,9 @@ class ChunkedGraph:
     """Computes what chunks and `after` read other than inputs of the graph."""
     body: Graph
     after: Graph
-    """Its inputs are those of the full graph, then `passed_on`."""
+    """Its inputs are those of the full graph, then values that it is handed."""
     reads: tuple[ChunkedValue, ...]
     written: tuple[ChunkedValue, ...]
-    passed_on: tuple[Node, ...]
     members: tuple[Node, ...]
     """The nodes that run in chunks, in order, with the constants and positions they read."""
     of: Mapping[Node, Node]
@@ -682,7 +681,6 @@ class _ChunkGrower:
             after,
             reads,
             makes,
-            handed,
             self._with_sources(reads),
             of,
             self.extent,

@@ -107,10 +107,9 @@ def statements(body: Iterable[ir.Statement]) -> Iterator[ir.Statement]:
     """Yield statements and those inside them, in order."""
     for s in body:
         yield s
-        kind = type(s)
-        if kind is ir.For:
+        if isinstance(s, ir.For):
             yield from statements(s.body)
-        elif kind is ir.If:
+        elif isinstance(s, ir.If):
             yield from statements(s.then)
             yield from statements(s.other)
 
@@ -307,7 +306,7 @@ class Rewriter:
                 same = place is p and value is v
                 return s if same else ir.Store(place, value, join, nontemporal)
             case ir.For():
-                return self._loop(s)
+                return self._rebuilt_loop(s)
             case ir.Prefetch(p, level, write):
                 place = self.place(p)
                 return s if place is p else ir.Prefetch(place, level, write)
@@ -326,7 +325,7 @@ class Rewriter:
                 starts = tuple([self.place(w) for w in windows])
                 return ir.Call(func, starts, tuple([self.index(n) for n in numbers]))
 
-    def _loop(self, s: ir.For) -> ir.For:
+    def _rebuilt_loop(self, s: ir.For) -> ir.For:
         carry = tuple([self.carry(c) for c in s.carry]) if s.carry else ()
         low, high, step = self.index(s.low), self.index(s.high), self.index(s.step)
         body, var = self.body(s.body), self._name(s.var)

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from smelt.errors import UnsupportedError
-from smelt.frontends.array.array import Array
 from smelt.onnx.known import Known
 from smelt.onnx.model import Graph, Node
 from smelt.onnx.tensors import dtype_of
 from smelt.python.dataclass import dataclass
-from smelt.types.dtype import COMPUTABLE, DType, from_numpy
+from smelt.types.dtype import COMPUTABLE
 
 if TYPE_CHECKING:
     from smelt.onnx.evaluate import Evaluation
@@ -126,8 +125,3 @@ def axis_of(axis: int, rank: int) -> int:
     if not -rank <= axis < max(rank, 1):
         raise UnsupportedError(f"the axis {axis} of {rank} dimensions")
     return axis % rank if rank else 0
-
-
-def dtype_number(x: Array | Known) -> DType:
-    """Return our type of a value."""
-    return from_numpy(x.dtype) if isinstance(x, Known) else x.dtype

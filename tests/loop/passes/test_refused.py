@@ -287,6 +287,13 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         "  for i in 0 .. n\n    each j in 0 .. n\n      y[j] add = x[i] * x[j]",
         lambda f: unroll_and_jam(hoist_offsets(vectorize(f, "j", 4, "mask")), "i", 2),
     ),
+    "jam vectors of rows that are stored apart": (
+        HEAD + "alloc e: f32[7*n] in task\n  each k in 0 .. 7*n\n    e[k] = 1.0\n"
+        "  each h in 0 .. min(n, 7)\n    for i in 0 .. n\n      each j in 0 .. n\n"
+        "        e[j*min(n, 7) + h] add = x[i] * x[j]\n"
+        "  each q in 0 .. n\n    y[q] = e[q*min(n, 7)] + e[n*min(n, 7) - 1 - q]",
+        lambda f: unroll_and_jam(hoist_offsets(vectorize(f, "j", 4, "mask")), "i", 2),
+    ),
     "vectorize, masked": (
         ROW + "y[i] = x[i]",
         lambda f: vectorize(f, "i", 4, "masked"),

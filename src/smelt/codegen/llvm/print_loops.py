@@ -313,15 +313,15 @@ class LoopPrinter:
                 return self._prefixes(COMBINES[combine], self.value(arg))
             case loop.Shuffle((loop.Ref(name),), "permute", table) if name in self.tiles:
                 return self.tiles[name][table[0] // len(table)]
+            case loop.Shuffle(args, "halves"):
+                pair = [self.value(a) for a in args]
+                m = self.machine(pair[0].lanes)
+                return Typed(pack_pairs(m, [x.value for x in pair]), i32)
             case loop.Shuffle((first, second), pattern, table):
                 x, y = self.value(first), self.value(second)
                 if pattern == "interleave":
                     table = tuple(k // 2 + k % 2 * x.lanes for k in range(2 * x.lanes))
                 return Typed(self.b.shuffle_vector(x.value, y.value, lane_numbers(table)), x.dtype)
-            case loop.Shuffle(args, "halves"):
-                pair = [self.value(a) for a in args]
-                m = self.machine(pair[0].lanes)
-                return Typed(pack_pairs(m, [x.value for x in pair]), i32)
             case loop.Shuffle((arg,), "permute", (lane,)):
                 x = self.value(arg)
                 return Typed(self.b.extract_element(x.value, ir.IntType(32)(lane)), x.dtype)

@@ -124,7 +124,10 @@ _FAMILIES: dict[Hashable, Family] = {}
 
 
 def waiting_value(reference: ref[Any]) -> Value | None:
-    """Return the value of an array if the array is alive and its value waits."""
+    """Return the value of an array if the array is alive and its value waits.
+
+    Most arrays of a chain are dead: callers ask that first, which is faster than this function.
+    """
     node = present_value(reference())
     return node if node is not None and node.is_pending else None
 
@@ -229,7 +232,7 @@ def _flush(
             _compute_each(tuple(outputs), errors, behind)
             STATE.passed.update([x for x in behind if x.data is None])
     finally:
-        waiting = [r for r in pending if waiting_value(r) is not None]
+        waiting = [r for r in pending if r() is not None and waiting_value(r) is not None]
         STATE.pending = waiting + STATE.pending
         if sampled:
             held = [x for r in waiting if (x := waiting_value(r)) is not None]
@@ -248,7 +251,7 @@ def _waiting_values(pending: Sequence[ref[Any]], memory: tuple[Buffer, ...]) -> 
     values: dict[Value, None] = {}
     leave_views = not memory and is_at_once()
     for reference in reversed(pending):
-        node = waiting_value(reference)
+        node = None if reference() is None else waiting_value(reference)
         if node is None or (leave_views and is_view(node)):
             continue
         if node not in STATE.deferred or (memory and _reads(node, memory)):
@@ -391,7 +394,7 @@ def flush_if_many(limit: int) -> None:
     if STATE.cut_by:
         _flush_at_cut(limit)
         return
-    alive = [r for r in STATE.pending if waiting_value(r) is not None]
+    alive = [r for r in STATE.pending if r() is not None and waiting_value(r) is not None]
     waiting: set[Any] = set()
     counts_views = not is_at_once()
     stack: list[Any] = [
@@ -497,7 +500,7 @@ def _flush_before(start: int) -> None:
     place: dict[int, int] = {}
     for k, origin in enumerate(STATE.trail[STATE.trail_start :]):
         place.setdefault(id(origin), k)
-    values = [x for r in STATE.pending if (x := waiting_value(r)) is not None]
+    values = [x for r in STATE.pending if r() is not None and (x := waiting_value(r)) is not None]
     outputs = tuple(dict.fromkeys(x for x in values if x not in STATE.deferred))
     errors: dict[Value, Exception] = {}
     try:

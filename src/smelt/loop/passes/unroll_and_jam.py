@@ -25,7 +25,7 @@ func f(x: f32[m*n], y: out f64[m]; n, m)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.errors import LoopPassError
@@ -78,12 +78,14 @@ def jam(func: ir.Func, var: str, count: int, pairs: Collection[str] = ()) -> ir.
     The first copy keeps its names. `pairs` and errors are those of `unroll_and_jam`.
     """
     env, names = types_in(func), Names(func)
+    lets = [s for s in statements(func.body) if isinstance(s, ir.Let)]
+    named = {s.name: s.value.index for s in lets if isinstance(s.value, ir.IndexValue)}
 
     def change(loop: ir.For) -> Body:
         if loop.kind != "for" or loop.step != 1:
             raise LoopPassError(f"the loop over {var} is not `for` in steps of 1")
         shared = _shared(loop)
-        _check_places(loop, shared)
+        _check_places(loop, shared, named)
         return (_Rows(loop, count, names, env, pairs).run(shared),)
 
     return replace_loop(func, var, change)
@@ -120,11 +122,11 @@ def _names(s: ir.For | ir.Let) -> set[str]:
     return {a.name for e in indices(s) for a in atoms(e)}
 
 
-def _check_places(loop: ir.For, shared: set[str]) -> None:
+def _check_places(loop: ir.For, shared: set[str], named: Mapping[str, Index]) -> None:
     """Refuse iterations in order that meet elsewhere than in one element of each loop inside.
 
     What is stored stands directly in these loops, so that each writes it once, at their ends. Loops
-    that store to one array follow one another along it.
+    that store to one array follow one another along it. Strides may be `named` indices.
     """
     walks = [s for s in loop.body if isinstance(s, ir.For) and s.kind == "each" and s.var in shared]
     rest = [*statements(s for s in loop.body if s not in walks)]
@@ -134,7 +136,7 @@ def _check_places(loop: ir.For, shared: set[str]) -> None:
     ends: dict[str, tuple[Index, Index | None, Index]] = {}
     """First element and step of each array, and where the last loop over it has ended."""
     for walk in walks:
-        elements = _elements(walk, moving - {walk.var})
+        elements = _elements(walk, moving - {walk.var}, named)
         others = {*_loaded(walk.body)} - {*(elements or ())}
         is_merged &= elements is not None and written.isdisjoint(others)
         for buffer, at in (elements or {}).items():
@@ -153,7 +155,9 @@ def _loaded(body: Iterable[ir.Statement]) -> Iterator[str]:
     return (x.place.buffer for s in statements(body) for x in loads(*values(s)))
 
 
-def _elements(walk: ir.For, moving: set[str]) -> dict[str, Index] | None:
+def _elements(
+    walk: ir.For, moving: set[str], named: Mapping[str, Index]
+) -> dict[str, Index] | None:
     """Return the array elements that a loop stores; None if in several ways."""
     stores = [s for s in walk.body if isinstance(s, ir.Store)]
     inside = [*statements(walk.body)]
@@ -162,7 +166,7 @@ def _elements(walk: ir.For, moving: set[str]) -> dict[str, Index] | None:
     stored: dict[str, ir.Store] = {}
     elements: dict[str, Index] = {}
     for s in stores:
-        at = _element(s.place, walk, moving)
+        at = _element(s.place, walk, moving, named)
         other = stored.setdefault(s.place.buffer, s)
         if at is None or (other.place, other.join) != (s.place, s.join):
             return None
@@ -174,16 +178,19 @@ def _elements(walk: ir.For, moving: set[str]) -> dict[str, Index] | None:
     return elements
 
 
-def _element(place: ir.Place, walk: ir.For, moving: set[str]) -> Index | None:
+def _element(
+    place: ir.Place, walk: ir.For, moving: set[str], named: Mapping[str, Index]
+) -> Index | None:
     """Return the element of an iteration, if no other loop or iteration moves it."""
     if not isinstance(at := place.at, int | expr.Expr):
         return None
     read = {a.name for e in place_indices(place) for a in atoms(e)}
     read |= set() if place.mask is None else names_in(place.mask)
     step = coefficient(at, walk.var)
-    is_single = place.lanes == 1 and place.mask is None and step not in (None, 0)
-    is_vector = (step, place.stride, walk.step) == (1, 1, place.lanes)
-    return at if moving.isdisjoint(read) and (is_single or is_vector) else None
+    is_single = place.lanes == 1 and place.mask is None
+    is_vector = (place.lanes, substitute_index(place.stride, named)) == (walk.step, step)
+    moves = step not in (None, 0) and (is_single or is_vector)
+    return at if moving.isdisjoint(read) and moves else None
 
 
 class _Rows:

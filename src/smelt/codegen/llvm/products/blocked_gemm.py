@@ -328,8 +328,9 @@ class BlockedGemm(Packer):
             return None
         packed = self.rows_of(nest)
         if nest.packed == "right":
-            units, start = number(self.c.packed_units), self.starts[self.c.n]
-            packed = self.panels_of(nest, self.c.tile.columns, units, start)
+            c, units = self.c, number(self.c.packed_units)
+            column = self.b.sub(self.env.ranges[c.n][0], self.starts[c.n])
+            packed = self.panels_of(nest, c.tile.columns, units, column)
         return replace(packed, prefetch_rows=PACK_PREFETCH_ROWS)
 
     def put(self, nest: Nest, value: Value, scope: Scope) -> None:

@@ -520,9 +520,9 @@ class FusedGemm(FusedEpilogue):
         with self.env.narrowed({self.c.n: (begin, high)}):
             super()._pack_right()
 
-    def _packed_offset(self, k: Value, column: Value) -> Value:
-        """Return the packed position of an element of the right operand."""
-        return super()._packed_offset(k, self.first_use.place(column) if self.first_use else column)
+    def _packed_column(self, column: Value) -> Value:
+        """Return where a column of the task is packed."""
+        return self.first_use.place(column) if self.first_use else column
 
     def _first(self, column: Value) -> Value:
         """Return the address of a panel of this block."""

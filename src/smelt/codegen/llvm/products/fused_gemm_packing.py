@@ -253,11 +253,13 @@ class FusedGemmPacker(Packer):
 
     def packed_array(self, nest: Nest) -> PackedArray | None:
         """Return where loops pack an operand; None if only `put` knows."""
-        c, is_right = self.c, nest.packed == "right"
+        b, c, is_right = self.b, self.c, nest.packed == "right"
         if c.blocks_k and c.packs_transposed and not is_right:
-            packed = self.panels_of(nest, c.tile.lanes, number(c.pitch), self.starts[c.m])
+            row = b.sub(self.env.ranges[c.m][0], self.starts[c.m])
+            packed = self.panels_of(nest, c.tile.lanes, number(c.pitch), row)
         elif c.wide and is_right:
-            packed = self.panels_of(nest, c.tile.columns, self.depth, self.column)
+            column = self._packed_column(b.sub(self.env.ranges[c.n][0], self.column))
+            packed = self.panels_of(nest, c.tile.columns, self.depth, column)
         else:
             packed = self.rows_of(nest)
         if not c.blocks_k or (c.by_tiles and not is_right and plain_load(c.left) is not None):
@@ -298,9 +300,14 @@ class FusedGemmPacker(Packer):
 
     def _packed_offset(self, k: Value, column: Value) -> Value:
         """Return the packed position of an element of the right operand."""
+        column = self._packed_column(column)
         if not self.c.wide:
             return self.b.add(self.b.mul(k, self.pitch), column)
         return panel_offset(self.b, self.c.tile.columns, self.depth, k, column)
+
+    def _packed_column(self, column: Value) -> Value:
+        """Return where a column of the task is packed."""
+        return column
 
     def stores_whole(self, nest: Nest) -> bool:
         """Return whether vectors are stored whole, over the beginning of the next row.

@@ -345,7 +345,8 @@ class ImplicitGemmNhwc(Packer):
         if nest.packed == "right":
             return super().packed_array(nest)
         b, c = self.b, self.c
-        panels = self.panels_of(nest, c.tile.columns, number(c.taps * c.block), self.firsts[c.n])
+        column = b.sub(self.env.ranges[c.n][0], self.firsts[c.n])
+        panels = self.panels_of(nest, c.tile.columns, number(c.taps * c.block), column)
         tap = b.mul(self.tap, number(c.block * c.tile.columns))
         to = element_address(b, panels.address, tap, panels.dtype)
         return replace(panels, address=to, starts=self.firsts)

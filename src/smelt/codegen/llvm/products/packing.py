@@ -283,10 +283,13 @@ class Packer:
             stores_whole=self.stores_whole(nest),
         )
 
-    def panels_of(self, nest: Nest, width: int, depth: Value, start: Value) -> PackedArray:
-        """Return an array in panels of `width` columns, with `depth` rows each, from `start` on."""
-        rows, (k, column) = self.rows_of(nest), nest.order
-        before = self.b.mul(self.b.sub(self.env.ranges[column][0], start), depth)
+    def panels_of(self, nest: Nest, width: int, depth: Value, column: Value) -> PackedArray:
+        """Return an array in panels of `width` columns, with `depth` rows each.
+
+        The nest begins at a packed column, that of a panel.
+        """
+        rows, (k, _) = self.rows_of(nest), nest.order
+        before = self.b.mul(column, depth)
         return replace(
             rows,
             address=element_address(self.b, rows.address, before, rows.dtype),
