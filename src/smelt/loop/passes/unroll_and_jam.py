@@ -1,4 +1,4 @@
-"""Run several rows at once that combine something with elements of an array, one after another.
+"""Run several rows at once that combine something with elements of an array, in order.
 
 Loops inside are fused, and each element is read and written once. Rows keep their order:
 
@@ -63,7 +63,7 @@ PAIRED = 4
 
 
 def unroll_and_jam(func: ir.Func, var: str, count: int, pairs: Collection[str] = ()) -> ir.Func:
-    """Run `count` iterations of the `for` loop over `var` at once; the remainder one by one.
+    """Run `count` iterations of a `for` loop at once; the remainder one by one.
 
     What is added to the arrays `pairs` is first added in fours in its own type. Raises
     LoopPassError if iterations meet in more than one element of each loop inside.
