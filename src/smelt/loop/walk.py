@@ -177,14 +177,17 @@ class Names:
     def __init__(self, func: ir.Func) -> None:
         self.taken = {*bound(func.body), *(p.name for p in func.params)}
         self.taken.update(func.sizes, func.numbers)
+        self.counts: dict[str, int] = {}
+        """The last number that a stem was given."""
 
     def new(self, name: str) -> str:
         """Return a name that nothing has, derived from `name`."""
         stem, _, last = name.rpartition("_")
         stem = stem if stem and last.isdigit() else name
-        count = 1
+        count = self.counts.get(stem, 0) + 1
         while (derived := f"{stem}_{count}") in self.taken:
             count += 1
+        self.counts[stem] = count
         self.taken.add(derived)
         return derived
 

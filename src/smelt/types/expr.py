@@ -176,7 +176,7 @@ def build(terms: Mapping[Monomial, int]) -> Index:
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[bool, list[tuple[str, str]]]:
-    return not term[0], [a.order() for a in term[0]]
+    return not term[0], [a._order or a.order() for a in term[0]]
 
 
 def _has_mod(terms: Iterable[tuple[Monomial, int]]) -> bool:
@@ -534,18 +534,20 @@ def replace(e: Index, new: Mapping[str, Index]) -> Index:
     """Replace variables of `e` of any kind by name, and simplify."""
     if isinstance(e, int):
         return e
-    parts: list[Index] = []
+    parts: list[tuple[Index, int]] = []
     total: dict[Monomial, int] = {}
     for m, c in e.terms:
         factors = [_replaced(a, new) if a.args else new.get(a.name) for a in m]
         if factors.count(None) == len(m):
             total[m] = total.get(m, 0) + c
+        elif len(m) == 1:
+            parts += [(x, c) for x in factors if x is not None]
         else:
             both = zip(m, factors, strict=True)
-            parts.append(reduce(mul, [_atom(a) if x is None else x for a, x in both], c))
-    for part in parts:
+            parts.append((reduce(mul, [_atom(a) if x is None else x for a, x in both], c), 1))
+    for part, times in parts:
         for m, c in terms_of(part):
-            total[m] = total.get(m, 0) + c
+            total[m] = total.get(m, 0) + c * times
     return build(total)
 
 

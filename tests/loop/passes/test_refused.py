@@ -91,7 +91,11 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         HEAD + "each i in 0 .. n with s = sum 0.0\n    each j in 0 .. n\n      s <- x[j]",
         lambda f: vectorize(f, "j", 4, "scalar"),
     ),
-    "would be folded out of order": (TWO_FOLDS, lambda f: unroll_and_jam(f, "i", 2)),
+    "is not `for` in steps of 1": (TWO_FOLDS, lambda f: unroll_and_jam(f, "i", 2)),
+    "or one inside, carries something": (
+        HEAD + "for i in 0 .. n\n    each j in 0 .. n with s = sum 0.0\n      s <- x[j]",
+        lambda f: unroll_and_jam(f, "i", 2),
+    ),
     "is folded outside of it too": (
         HEAD + "each i in 0 .. n with s = sum 0.0\n    s <- x[i]\n"
         "    each j in 0 .. n\n      s <- x[j]",

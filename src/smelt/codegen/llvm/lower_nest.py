@@ -111,8 +111,10 @@ class Lowering:
 
     def fresh(self, stem: str) -> str:
         """Return a name that nothing has: the stem, with a number if it is taken."""
-        names = (stem, *(f"{stem}{k}" for k in range(1, len(self.taken) + 2)))
-        name = next(n for n in names if n not in self.taken)
+        name, count = stem, 0
+        while name in self.taken:
+            count += 1
+            name = f"{stem}{count}"
         self.taken.add(name)
         return name
 

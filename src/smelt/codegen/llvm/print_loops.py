@@ -202,7 +202,7 @@ class LoopPrinter:
 
         The builder returns these vectors where the loop broadcasts them again.
         """
-        scalars = {n for n, x in self.names.items() if x.lanes == 1 and x.dtype != i64}
+        scalars = {n for n, x in self.names.items() if x.dtype != i64 and x.lanes == 1}
         read = sorted(scalars & reads(*body)) if scalars else ()
         if not read:
             return

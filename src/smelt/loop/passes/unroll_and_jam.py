@@ -1,29 +1,8 @@
-"""Run several independent iterations at once, and fuse the loops inside them.
+"""Run several rows at once that combine something with elements of an array, in order.
+
+Loops inside are fused, and each element is read and written once. Rows keep their order:
 
 >>> from smelt.loop.text import parse, text
->>> module = parse('''
-... func f(a: f32[n*m], z: out f32[n]; n, m)
-...   each i in 0 .. n
-...     each j in 0 .. m with s = sum 0.0
-...       s <- a[i*m + j]
-...     z[i] = s
-... ''')
->>> print(text(Module("f", (unroll_and_jam(module.funcs[0], "i", 2),))))
-func f(a: f32[m*n], z: out f32[n]; n, m)
-  each i_1 in 0 .. (n//2)*2 by 2
-    each j_1 in 0 .. m with s_1 = sum 0.0, s_2 = sum 0.0
-      s_1 <- a[m*i_1 + j_1]
-      s_2 <- a[m + m*i_1 + j_1]
-    z[i_1] = s_1
-    z[i_1 + 1] = s_2
-  each i in (n//2)*2 .. n
-    each j in 0 .. m with s = sum 0.0
-      s <- a[m*i + j]
-    z[i] = s
-
-Loads of the copies that are equal are then one value. A fold of the outer loop keeps its order, and
-so does what rows in order combine with elements of an array, which is read and written once:
-
 >>> module = parse('''
 ... func f(x: f32[n*m], y: out f64[m]; n, m)
 ...   for i in 0 .. n
@@ -60,7 +39,6 @@ from smelt.loop.walk import (
     Rewriter,
     bound,
     copier,
-    fresh,
     indices,
     loads,
     names_in,
@@ -85,11 +63,10 @@ PAIRED = 4
 
 
 def unroll_and_jam(func: ir.Func, var: str, count: int, pairs: Collection[str] = ()) -> ir.Func:
-    """Run `count` iterations of the loop over `var` at once; the remainder one by one.
+    """Run `count` iterations of a `for` loop at once; the remainder one by one.
 
     What is added to the arrays `pairs` is first added in fours in its own type. Raises
-    LoopPassError if iterations are neither independent nor meet in single elements of arrays, or
-    loops inside cannot be fused.
+    LoopPassError if iterations meet in more than one element of each loop inside.
     """
     func, whole = split_groups(func, var, count)
     return jam(func, whole, count, pairs)
@@ -105,33 +82,13 @@ def jam(func: ir.Func, var: str, count: int, pairs: Collection[str] = ()) -> ir.
     named = {s.name: s.value.index for s in lets if isinstance(s.value, ir.IndexValue)}
 
     def change(loop: ir.For) -> Body:
-        if loop.kind not in ("each", "for") or loop.step != 1:
-            raise LoopPassError(f"the loop over {var} is not `each` or `for` in steps of 1")
-        _check_folds(loop)
+        if loop.kind != "for" or loop.step != 1:
+            raise LoopPassError(f"the loop over {var} is not `for` in steps of 1")
         shared = _shared(loop)
-        if loop.kind == "for":
-            _check_places(loop, shared, named)
-        at = ir.variable(loop)
-        if loop.kind == "for":
-            return (_Rows(loop, count, names, env, pairs).run(shared),)
-        copies = [
-            fresh(loop.body, names, {var: expr.add(at, k)}, shared) if k else loop.body
-            for k in range(count)
-        ]
-        return (replace(loop, step=count, body=_jam(copies, shared)),)
+        _check_places(loop, shared, named)
+        return (_Rows(loop, count, names, env, pairs).run(shared),)
 
     return replace_loop(func, var, change)
-
-
-def _check_folds(loop: ir.For) -> None:
-    """Refuse folds that copies side by side would do in another order."""
-    inside = [s for x in loop.body if isinstance(x, ir.For) for s in statements(x.body)]
-    inner = {c.name for s in statements(loop.body) if isinstance(s, ir.For) for c in s.carry}
-    folds = [s.name for s in statements(loop.body) if isinstance(s, ir.Fold)]
-    outer = [name for name in folds if name not in inner]
-    crossing = {s.name for s in inside if isinstance(s, ir.Fold)} - inner
-    if crossing or len(set(outer)) < len(outer):
-        raise LoopPassError(f"{', '.join(sorted(crossing) or outer)} would be folded out of order")
 
 
 def _shared(loop: ir.For) -> set[str]:
@@ -189,8 +146,9 @@ def _check_places(loop: ir.For, shared: set[str], named: Mapping[str, Index]) ->
             ends[buffer] = first, step, walk.high
     if not is_merged:
         raise LoopPassError(f"iterations over {loop.var} meet in several places")
-    if any(not c.combine for c in loop.carry):
-        raise LoopPassError(f"the loop over {loop.var} carries something")
+    inner = (s for s in loop.body if isinstance(s, ir.For) and s.var in shared)
+    if any(s.carry for s in (loop, *inner)):
+        raise LoopPassError(f"the loop over {loop.var}, or one inside, carries something")
 
 
 def _loaded(body: Iterable[ir.Statement]) -> Iterator[str]:
@@ -309,22 +267,3 @@ class _Rows:
         for value in parts:
             total = ir.Apply(steps[0].join, (value, total))
         return ir.Store(place, total)
-
-
-def _jam(copies: list[Body], shared: Collection[str]) -> Body:
-    """Run copies of statements side by side, with their loops fused.
-
-    Statements of different iterations are independent, so that each may move before those of the
-    iterations before it.
-    """
-    out: list[ir.Statement] = []
-    for group in zip(*copies, strict=True):
-        first = group[0]
-        if isinstance(first, ir.For) and first.var in shared:
-            loops = [s for s in group if isinstance(s, ir.For)]
-            carry = tuple(c for x in loops for c in x.carry)
-            body = _jam([x.body for x in loops], shared)
-            out.append(replace(first, carry=carry, body=body))
-        else:
-            out += [first] if isinstance(first, ir.Let) and first.name in shared else group
-    return tuple(out)

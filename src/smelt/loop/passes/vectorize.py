@@ -488,6 +488,8 @@ class Widen(Rewriter):
 
         Remainders of such groups count up with the loop.
         """
+        if not any(a.args for a in expr.atoms(e)):
+            return e
         total: Index = 0
         for monomial, c in expr.terms_of(e):
             varying = [a for a in monomial if self._atom_varies(a)]

@@ -614,6 +614,8 @@ def _constant(kind: Type, number: int) -> Constant:
 
 def fold_binary(operation: str, a: Value, b: Value) -> Value | None:
     """Return the result of a binary operation that needs no instruction; None for another."""
+    if not isinstance(a, Constant) and not isinstance(b, Constant):
+        return None
     x, y = integer(a), integer(b)
     if x is None and y is None:
         return None
