@@ -10,7 +10,7 @@
 >>> print(text(Module("f", (store_whole(module.funcs[0], "p"),))))
 tile f(x: f32[], p: out f32[]; n)
   each i in 0 .. n by 8
-    on = prefix(n - i, 8)
+    on = prefix(-i + n, 8)
     p[i : 8] = x[i : 8 | on]
 
 Packed rows end in such vectors: the next row overwrites them, and there is room behind the last.
