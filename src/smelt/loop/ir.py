@@ -123,6 +123,10 @@ class Splat:
     lanes: int
 
 
+ANY: Final = "any"
+"""Combines lanes of conditions: whether one of them holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Across:
     """Lanes of a vector combined by halves, until one is left.

@@ -176,7 +176,7 @@ def build(terms: Mapping[Monomial, int]) -> Index:
 
 
 def _order(term: tuple[Monomial, int]) -> tuple[bool, list[tuple[str, str]]]:
-    return not term[0], [a._order or a.order() for a in term[0]]
+    return not term[0], [a.order() for a in term[0]]
 
 
 def _has_mod(terms: Iterable[tuple[Monomial, int]]) -> bool:

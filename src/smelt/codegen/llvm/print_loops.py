@@ -301,7 +301,7 @@ class LoopPrinter:
             case loop.Splat(arg, lanes):
                 x = self.value(arg)
                 return Typed(splat(self.b, x.value, lanes), x.dtype)
-            case loop.Across("any", (arg,)):
+            case loop.Across(loop.ANY, (arg,)):
                 x = self.value(arg)
                 return Typed(self.machine(x.lanes).any(x.value), bool_)
             case loop.Across(_, (mask, loop.Apply("add", (first, loop.Lane(lanes))))):

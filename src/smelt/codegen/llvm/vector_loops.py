@@ -233,16 +233,7 @@ def in_vectors(
     keeps_start = nest.reductions or nest.state_updates or (packed and packed.width)
     if not (keeps_start or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
-    for name, most in parts.items():
-        if most is not None and most <= s.lanes:
-            func = vectorize(func, name, s.lanes, "masked")
-        elif streaming:
-            func = _past_caches(func, s, nest, name, wide)
-        elif len(parts) > 1 and wide > s.lanes:
-            func = vectorize(func, name, wide, "scalar")
-            func = vectorize(func, name, s.lanes, "mask")
-        else:
-            func = vectorize(func, name, wide, "mask" if rest > 1 else "scalar", rest)
+    func = _widen_parts(func, s, nest, parts, (wide, rest), streaming)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
     full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
     for name in full if nest.reductions and not (cuts or is_short) else ():
@@ -255,11 +246,7 @@ def in_vectors(
     if row is not None and together:
         func, jammed = split_groups(func, row.var, together)
     if row is not None and by_rows:
-        # A task of a single row prefetches none: others come much later.
-        few = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
-        some = {row.var: few} | ({jammed: max(PREFETCH_ROWS, together)} if jammed else {})
-        for name, rows in some.items():
-            func = prefetch_rows(func, name, rows, _length(s, nest))
+        func = _prefetch_later_rows(func, s, nest, row.var, {jammed: together} if jammed else {})
     if packed is not None and packed.stores_whole:
         func = store_whole(func, PACKED)
     if packed is not None and packed.prefetch_rows and row is not None:
@@ -273,11 +260,7 @@ def in_vectors(
             for name, done in _walks(func, wide, walk.low):
                 func = prefetch_share(func, name, x.buffer, x.first, x.share, add(x.before, done))
     if nest.reductions and not (shares or by_rows):
-        full, masked = (
-            {identifier(a.buffer) for a in accesses_of(nest.items) if is_run(s, nest, a, masked=m)}
-            for m in (False, True)
-        )
-        func = prefetch_page(func, full, masked)
+        func = _prefetch_pages(func, s, nest)
     if streaming and not _is_long(nest):
         func = prefetch_written(func, {identifier(x.access.buffer) for x in nest.stores})
     func = accumulate(func) if nest.reductions else func
@@ -290,6 +273,54 @@ def in_vectors(
     if is_polled(s, nest):
         func = _with_polls(func, inner, wide)
     return func if jammed else hoist_offsets(interleave_stores(group_loads(func)))
+
+
+def _widen_parts(
+    func: loop.Func,
+    s: Schedule,
+    nest: Nest,
+    parts: Mapping[str, int | None],
+    widths: tuple[int, int],
+    streaming: bool,
+) -> loop.Func:
+    """Run the parts of a loop in vectors.
+
+    A part with a number has at most so many positions. `widths` are the lanes of whole vectors and
+    of those for the remainder.
+    """
+    wide, rest = widths
+    for name, most in parts.items():
+        if most is not None and most <= s.lanes:
+            func = vectorize(func, name, s.lanes, "masked")
+        elif streaming:
+            func = _past_caches(func, s, nest, name, wide)
+        elif len(parts) > 1 and wide > s.lanes:
+            func = vectorize(func, name, wide, "scalar")
+            func = vectorize(func, name, s.lanes, "mask")
+        else:
+            func = vectorize(func, name, wide, "mask" if rest > 1 else "scalar", rest)
+    return func
+
+
+def _prefetch_later_rows(
+    func: loop.Func, s: Schedule, nest: Nest, row: str, groups: Mapping[str, int]
+) -> loop.Func:
+    """Prefetch rows that follow; `groups` are loops over so many rows at once."""
+    # A task of a single row prefetches none: others come much later.
+    few = mul(PREFETCH_ROWS, minimum(sub(s.block.get(nest.order[-2], 2), 1), 1))
+    some = {row: few} | {name: max(PREFETCH_ROWS, rows) for name, rows in groups.items()}
+    for name, rows in some.items():
+        func = prefetch_rows(func, name, rows, _length(s, nest))
+    return func
+
+
+def _prefetch_pages(func: loop.Func, s: Schedule, nest: Nest) -> loop.Func:
+    """Prefetch pages of what whole vectors, or masked ones, read as one run."""
+    full, masked = (
+        {identifier(a.buffer) for a in accesses_of(nest.items) if is_run(s, nest, a, masked=m)}
+        for m in (False, True)
+    )
+    return prefetch_page(func, full, masked)
 
 
 def without_vectors(func: loop.Func, s: Schedule, nest: Nest) -> loop.Func:

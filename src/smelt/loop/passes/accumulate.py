@@ -241,7 +241,7 @@ class _Accumulate(ThreadState):
         is_best, end = ir.Apply("eq", (x, best)), best
         if kind.dtype.is_float:  # the first NaN stays, and its bar is above all numbers
             nan = self._bound(ir.Apply("ne", (x, x)), then)
-            has_nan = self._bound(ir.Across("any", (nan,)), then)
+            has_nan = self._bound(ir.Across(ir.ANY, (nan,)), then)
             above = ir.Const(-ir.identity(c.combine, kind.dtype).value, kind.dtype)
             end = ir.Apply("select", (has_nan, above, best))
             a_nan = ir.Const(float("nan"), kind.dtype)
@@ -260,4 +260,4 @@ class _Accumulate(ThreadState):
         other = tuple(ir.Next(r, self.state[key]) for r, key in zip(results, keys, strict=True))
         for key, name in zip(keys, results, strict=True):
             self.state[key] = self.read(key, name)
-        return *out, ir.If(ir.Across("any", (passes,)), tuple(then), other, tuple(results))
+        return *out, ir.If(ir.Across(ir.ANY, (passes,)), tuple(then), other, tuple(results))
