@@ -22,7 +22,8 @@ _CONDITIONS = (
     "m - 1 - j < k",
     "4 - j > 0",
 )
-_HEAD = """func f(a: f32[n*m], b: f32[n*m], y: out f32[n*m], z: out f32[n], w: out f32[n]; n, m; k)
+_PARAMS = "a: f32[n*m], b: f32[n*m], c: f32[n*m*2], y: out f32[n*m], z: out f32[n], w: out f32[n]"
+_HEAD = f"""func f({_PARAMS}; n, m; k)
   chunk t in 0 .. (n + 3) // 4
     each i in t * 4 .. min(t * 4 + 4, n)
       each j in 0 .. m"""
@@ -39,6 +40,7 @@ class _Source:
     def leaf(self) -> str:
         number = f"{self.random.integers(0, 4)}.0"
         loads = ("b[j * n + i]", "b[i * m + j]", "a[i * m + (m - 1 - j)]", "b[(i * m + j) // 2]")
+        loads += ("c[(i * m + j) * 2]", "c[(i * m + j) * 2 + 1]")
         return self.pick(*self.names, number, *loads)
 
     def value(self, depth: int) -> str:
@@ -93,7 +95,8 @@ def results(module: ir.Module, sizes: tuple[int, int, int], seed: int) -> dict[s
     """Run a random module on arrays that depend on its sizes, and return the bits of results."""
     n, m, k = sizes
     random = np.random.default_rng(n)
-    arrays = {x: random.integers(-4, 5, n * m).astype(np.float32) for x in "ab"}
+    extents = {"a": n * m, "b": n * m, "c": 2 * n * m}
+    arrays = {x: random.integers(-4, 5, e).astype(np.float32) for x, e in extents.items()}
     arrays_after = run(module, arrays, {"n": n, "m": m, "k": k}, seed=seed)
     # The sign of a zero that min and max choose depends on the order of iterations.
     return {name: (array + np.float32(0)).tobytes() for name, array in arrays_after.items()}

@@ -90,7 +90,7 @@ def _check(seed: int, steps: int = 5) -> Counter[str]:
 
 def test_random_passes_keep_the_bits_of_random_programs():
     applied = sum((_check(seed) for seed in range(30)), Counter())
-    assert {*applied, "group loads"} == set(PASSES)  # few programs have small strides
+    assert set(applied) == set(PASSES)
     assert applied.total() > 30
 
 
