@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from smelt.codegen.build import borrowed
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.optimize import borrowed
 from smelt.machine.target import Target
 from smelt.packages.llvm import llvm, newpassmanagers
 

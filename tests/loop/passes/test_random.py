@@ -89,7 +89,7 @@ def _check(seed: int, steps: int = 5) -> Counter[str]:
 
 
 def test_random_passes_keep_the_bits_of_random_programs():
-    applied = sum((_check(seed) for seed in range(30)), Counter())
+    applied = sum((_check(seed) for seed in range(40)), Counter())
     assert set(applied) == set(PASSES)
     assert applied.total() > 30
 
@@ -132,10 +132,9 @@ def test_a_faulty_pass_is_found(fault, monkeypatch):
     for user in (module, cuts, vectorize):
         if hasattr(user, name):
             monkeypatch.setattr(user, name, faulty)
-    count = 0
-    for seed in range(12):
+    for seed in range(100):
         try:
             _check(seed, 3)
         except (AssertionError, VerifyError):
-            count += 1
-    assert count
+            return
+    pytest.fail("no random program shows the fault")

@@ -123,7 +123,7 @@ class _Decide(Rewriter):
                 return chosen if self._lanes(chosen) >= self._lanes(dropped) else v
             case ir.Apply("and" | "or" as op, (left, right)):
                 return self._both(v, op, left, right)
-            case ir.Apply("not", (ir.Const(value=holds),)):
+            case ir.Apply("not", (ir.Const(value=holds, dtype=dtype),)) if dtype == bool_:
                 return ir.Const(not holds, bool_)
             case ir.Load(place, other):
                 return self._load(v, place, other)
@@ -132,9 +132,11 @@ class _Decide(Rewriter):
 
     def _both(self, v: ir.Value, op: str, left: ir.Value, right: ir.Value) -> ir.Value:
         for side, rest in ((left, right), (right, left)):
-            if isinstance(side, ir.Const) and bool(side.value) == (op == "and"):
+            if not isinstance(side, ir.Const) or side.dtype != bool_:
+                continue  # of integers: these operators are bitwise
+            if bool(side.value) == (op == "and"):
                 return rest
-            if isinstance(side, ir.Const) and self._lanes(rest) == 1:
+            if self._lanes(rest) == 1:
                 return side
         return v
 
