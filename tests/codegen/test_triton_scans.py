@@ -12,8 +12,8 @@ from tests.codegen.device_programs import rates
 from tests.codegen.test_triton_goldens import with_lanes
 
 import smelt as sm
-from smelt.backend import gpu
 from smelt.backend.gpu import MIN_SCAN, SCAN_STEP, scan_parts
+from smelt.backend.gpus import gpu
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.schedule import EXACT, choose_schedule
 from smelt.codegen.triton.source import prepare, print_file, print_stage

@@ -18,8 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smelt.backend import Gpu, Machine, backend_of, gpu, register
+from smelt.backend import Gpu, Machine, backend_of, register
 from smelt.backend.driver_gpu import gpu_of_driver
+from smelt.backend.gpus import gpu
 from smelt.codegen.build import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
 from smelt.errors import ArgumentError, UnknownNameError, escape_controls
