@@ -10,8 +10,8 @@ from smelt import passes
 from smelt.fusion import plan
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.cost import Model
+from smelt.fusion.cost_model import Bounds
 from smelt.fusion.legal import FusionConstraints
-from smelt.fusion.lower_bound import Bounds
 from smelt.fusion.state import State
 from smelt.fusion.stream_axes import is_masked
 from smelt.fusion.units import Units

@@ -52,8 +52,7 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.text_lex import OperandType, bare_type, operand_types
-from smelt.kernel.text_print import text
+from smelt.kernel.text_print import OperandType, bare_type, operand_types, text
 from smelt.kernel.verify import verify
 from smelt.kernel.walk import Axes
 from smelt.ops.combine import COMBINES

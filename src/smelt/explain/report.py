@@ -38,7 +38,7 @@ from smelt.explain.repeats import Repeats, find_repeats
 from smelt.explain.saved_report import LEVELS, SavedReport
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
-from smelt.machine.instruction_sets import INSTRUCTION_SETS
+from smelt.machine.processor import INSTRUCTION_SETS
 from smelt.machine.target import Target
 from smelt.python.caches import cached_property
 from smelt.python.imports import fork_safe_import

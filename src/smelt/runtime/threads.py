@@ -35,9 +35,9 @@ from smelt.packages.c_library import C_LIBRARY, function_address
 from smelt.packages.version import __version__
 from smelt.runtime import native_layout as layout
 from smelt.runtime.elf import thread_key
+from smelt.runtime.host import MAX_POOL_THREADS, Budget, cpu_budget
 from smelt.runtime.memory import Slab, check_room
 from smelt.runtime.native import NativeCode, native_code, system_constants
-from smelt.runtime.quota import MAX_POOL_THREADS, Budget, cpu_budget
 
 if TYPE_CHECKING:
     import numpy.typing as npt

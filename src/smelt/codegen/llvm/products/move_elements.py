@@ -40,8 +40,7 @@ from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
-from smelt.codegen.llvm.loopir.items import Access, KPair
-from smelt.codegen.llvm.loopir.pack_k_pairs import fixed_loads
+from smelt.codegen.llvm.loopir.items import Access, KPair, fixed_loads
 from smelt.codegen.llvm.loopir.strided_input import StridedRows
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
