@@ -1,4 +1,4 @@
-"""Emit the module of a kernel, its phases as functions, and what a caller must know to run it."""
+"""Emit the module of a kernel, and what a caller must know to run it."""
 
 from __future__ import annotations
 

@@ -424,7 +424,6 @@ class Environment(ABC):
 
 # ---- the layout of scratch memory ----------------------------------------------------------------
 
-Value = ir.Value
 Key = tuple[Item | StreamState, int]
 
 
