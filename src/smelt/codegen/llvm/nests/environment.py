@@ -312,7 +312,7 @@ class Environment(ABC):
         return [*accesses_of(items), *(s.access for s in self.nest.stores)]
 
     def origin(self, access: Access, order: Sequence[str], scope: Scope) -> Value:
-        """Return the offset of an access, without its terms that vary along the axes of a nest."""
+        """Return an access' offset, without terms that vary along the axes of a nest."""
 
         def varies(atom: Atom) -> int:
             if atom.kind == "value":
