@@ -21,6 +21,7 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.counting import emit_loop
 from smelt.codegen.llvm.instructions.indexing import (
     IndexEmitter,
+    depth_terms,
     lane_invariant,
     multiple_of,
     opaque,
@@ -313,6 +314,16 @@ class Environment(ABC):
     def find_accesses(self, items: Sequence[Item]) -> list[Access]:
         """Return the accesses of items and of the current nest's stores."""
         return [*accesses_of(items), *(s.access for s in self.nest.stores)]
+
+    def origin(self, access: Access, order: Sequence[str], scope: Scope) -> Value:
+        """Return an access' offset, without terms that vary along the axes of a nest."""
+
+        def varies(atom: Atom) -> int:
+            if atom.kind == "value":
+                return int(not self.s.phase.positions[atom.name].axes.isdisjoint(order))
+            return int(atom.kind == "axis" and atom.name in order)
+
+        return self.index(depth_terms(access.offset, varies, 2)[0], scope)
 
     def _depth_of(self, atom: Atom) -> int:
         """Return how many loops must be open before a variable is available."""
