@@ -32,11 +32,19 @@ from smelt.codegen.llvm.lower_nest import identifier
 from smelt.codegen.llvm.nests.environment import PACKED, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.nests.storage import Storage
+from smelt.codegen.llvm.schedule.task_tiling import transpose_side
+from smelt.codegen.llvm.schedule.transposed_strip import strip_rows
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.accumulate import accumulate
-from smelt.loop.passes.align_stores import PIECE, align_stores, cut_tail, store_if_aligned
+from smelt.loop.passes.align_stores import (
+    PIECE,
+    align_stores,
+    cut_tail,
+    store_if_aligned,
+    store_tile_if_aligned,
+)
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.group_loads import group_loads
@@ -56,6 +64,7 @@ from smelt.loop.passes.remainder import split_groups
 from smelt.loop.passes.short_rows import masked_rows, short_rows
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.store_whole import store_whole
+from smelt.loop.passes.transpose_squares import stage_tiles, transpose_squares
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import jam
 from smelt.loop.passes.vectorize import vectorize
@@ -106,8 +115,6 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "no vectors"
     if nest.stages and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
         return "stages of two versions"
-    if nest.transposed:
-        return "tiles"
     if nest.reductions:
         return _why_not_reductions(s, nest, storage or lay_out(s))
     return _why_not_lanes(nest)
@@ -119,7 +126,7 @@ _OTHERS = (ssa.Reduce, ssa.Dot)
 
 def _why_not_lanes(nest: Nest) -> str:
     """Return which of the values in a nest are not computed lane by lane."""
-    moving = [i for i in nest.items if nest.vector in i.axes]
+    moving = [i for i in nest.items if nest.vector in i.axes and i not in nest.transposed]
     indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
     indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
     offsets = [a.offset for a in accesses_of(moving)]
@@ -235,7 +242,7 @@ def in_vectors(
         func, parts = split_tests(func, var)
     func = _widen_parts(func, s, nest, parts, (wide, rest), streaming)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
-    full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
+    full = [t.var for t in _loops(func) if t.step == wide > 1 and t.var not in before]
     for name in full if nest.reductions and not (cuts or is_short) else ():
         func = split_vectors(func, name, extent_of(walk))
     for name in full if cuts and not is_short else ():
@@ -455,3 +462,84 @@ def _batch(s: Schedule, nest: Nest, storage: Storage, vector_bytes: int) -> int:
             return 0
         counts.append(rows)
     return max(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The array that a load is transposed in, and the variables of the loops around it.
+
+    `at` is the index that is loaded, `pitch` the elements between rows.
+    """
+
+    name: str
+    loops: tuple[str, str]
+    at: Index
+    pitch: Index
+
+
+PREFETCH_SQUARES = 4
+"""Squares between what is transposed and what is prefetched, where a stream's rows are walked.
+
+These are read only a few times; the distance covers the latency of L3.
+"""
+MAX_WORK = 16
+"""Maximum instructions per vector: the body is unrolled for each column of a square."""
+
+
+def in_tiles(
+    func: loop.Func,
+    s: Schedule,
+    nest: Nest,
+    tiles: Mapping[ssa.Load, Tile],
+    *,
+    streaming: bool,
+    squares: bool,
+) -> loop.Func:
+    """Transpose some loads of a nest before its two innermost loops.
+
+    A single one is packed as it is transposed if `squares` may be stored, or stored past the caches
+    where that pays and lines are whole.
+    """
+    (row, column), *_ = (t.loops for t in tiles.values())
+    arrays = {(identifier(i.access.buffer), t.at): (t.name, t.pitch) for i, t in tiles.items()}
+    if squares:
+        streamed = s.phase.segments[nest.time] is not None
+        ahead = PREFETCH_SQUARES if streamed else 0
+        return transpose_squares(func, row, column, s.lanes, ahead=ahead)
+
+    def across(func: loop.Func, loops: tuple[str, str], item: ssa.Load) -> loop.Func:
+        line = CACHE_LINE // s.phase.dtypes[item.access.buffer].itemsize
+        run, tile = max(line, s.lanes), transpose_side(s.lanes)
+        if nest.strips:
+            tile = max(strip_rows(item.dtype, s.lanes), line)
+        return transpose_squares(func, *loops, s.lanes, run=run, tile=tile)
+
+    if streaming and _is_plain(s, nest):
+        written = {identifier(x.access.buffer) for x in nest.stores}
+        func, aligned = store_tile_if_aligned(func, row, column, s.lanes, written)
+        func = across(func, aligned, nest.transposed[0])
+    func, fills = stage_tiles(func, row, column, arrays)
+    for tile, loops in fills.items():
+        (item,) = (i for i, t in tiles.items() if t.name == tile)
+        func = across(func, loops, item)
+    return func
+
+
+def _is_plain(s: Schedule, nest: Nest) -> bool:
+    """Return whether it pays to store what is computed of one array as it is transposed.
+
+    Little is computed, and vectors fill cache lines, which are stored past the caches.
+    """
+    if nest.strips or len(nest.transposed) != 1 or nest.stages or nest.reductions or nest.saves:
+        return False
+    inner = [i for i in nest.items if nest.vector in i.axes]
+    work = sum(SCALARS[i.op].cost if isinstance(i, ssa.Operation) else 1 for i in inner)
+    # Stores are checked at two rows, which determine the alignment of all.
+    full_lines = all(
+        x.where is None
+        and coefficient(x.access.offset, nest.vector or "") == 1
+        and coefficient(x.access.offset, nest.order[-2]) is not None
+        and s.phase.dtypes[x.access.buffer].itemsize * s.lanes == CACHE_LINE
+        for x in nest.stores
+    )
+    return full_lines and not nest.transposed[0].access.limits and work <= MAX_WORK

@@ -169,6 +169,8 @@ class PackedArray:
     """Rows between what is read and what is prefetched, if any."""
     level: Literal[1, 2] = 2
     """The cache that it is prefetched into."""
+    squares: bool = False
+    """Whether a single array is packed as it is transposed, in squares past the axes' ends."""
 
 
 # ---- protocols -----------------------------------------------------------------------------------

@@ -316,11 +316,9 @@ class BlockedGemm(Packer):
         plain = nest.packed == "left" and self.c.group is None
         return 1 if plain else self.c.tile.columns
 
-    def _pack(self, nest: Nest, scope: Scope) -> None:
-        if nest.transposed:
-            self._pack_squares(nest, scope, nest.order)
-        else:
-            self.env.run(nest, scope)
+    def packs_squares(self, nest: Nest) -> bool:
+        """Return whether an array is packed as it is transposed, in squares past the axes' ends."""
+        return self.c.group is None and self.is_transposed(nest)
 
     def packed_array(self, nest: Nest) -> PackedArray | None:
         """Return where loops pack an operand; None if only `put` knows."""
