@@ -1,4 +1,4 @@
-"""Strided loads go through squares that registers transpose: the same elements, and nothing else."""
+"""Strided loads go through squares that registers transpose: the same elements, no others."""
 
 from __future__ import annotations
 

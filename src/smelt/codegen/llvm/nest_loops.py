@@ -332,6 +332,17 @@ class _NestLowering(Lowering):
                 at = add(at, mul(sub(position, start), step))
         return loop.Place(PACKED, at)
 
+    def packed_value(self, item: Item, value: loop.Value) -> loop.Value:
+        """Return an element as it is packed: some instructions read it as bytes of either sign."""
+        assert self.packed is not None
+        group = self.packed.group
+        if group is None or group.step == "bfloats":
+            return value
+        if item.dtype != group.dtype:
+            value = loop.cast(value, group.dtype)
+        sign = loop.Const(-128, group.dtype)
+        return loop.Apply("xor", (value, sign)) if group.left_offset else value
+
     def leaf(self, atom: Atom) -> Index:
         """Return a variable of the kernel in an index expression."""
         if atom.kind != "axis":

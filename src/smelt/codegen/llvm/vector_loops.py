@@ -255,7 +255,7 @@ def in_vectors(
     if row is not None and by_rows:
         func = _prefetch_later_rows(func, s, nest, row.var, {jammed: together} if jammed else {})
     if packed is not None and packed.stores_whole:
-        func = store_whole(func, PACKED)
+        func = store_whole(func, PACKED, _zero(packed))
     if packed is not None and packed.prefetch_rows and row is not None:
         func = prefetch_rows(func, row.var, packed.prefetch_rows, level=packed.level)
     if blocks:
@@ -280,6 +280,13 @@ def in_vectors(
     if is_polled(s, nest):
         func = _with_polls(func, inner, wide)
     return func if jammed else hoist_offsets(interleave_stores(group_loads(func)))
+
+
+def _zero(packed: PackedArray) -> loop.Const | None:
+    """Return what is packed past the last element: zero in the factors of an instruction."""
+    if packed.group is None:
+        return None
+    return loop.Const(-128 if packed.group.left_offset else 0, packed.dtype)
 
 
 def _widen_parts(
