@@ -213,7 +213,9 @@ class _Squares:
         lets, full = tuple(self._starts(starts)), self._full(rows, starts)
         if mask is None:
             return (*lets, ir.If(_all(inside), full, self._masked(rows, starts), tuple(rows)))
-        gaps = [self._extremes(x) for x in _terms(mask)]
+        gaps = [self._extremes(gap) for x in _terms(mask) if (gap := gap_of(x)) is not None]
+        if len(gaps) < len(_terms(mask)):  # the program's numbers may be any integers
+            return (*lets, *_bound(self._masked(rows, starts)))
         inside += [_test("le", 0, low) for low, _ in gaps]
         some = _all([_test("le", 0, high) for _, high in gaps])
         parts = [self.names.new(x) for x in rows]
@@ -224,11 +226,8 @@ class _Squares:
         read = (ir.Next(x, ir.Ref(part)) for x, part in zip(rows, parts, strict=True))
         return (*lets, ir.If(_all(inside), full, (either, *read), tuple(rows)))
 
-    def _extremes(self, test: ir.Value) -> tuple[Index, Index]:
+    def _extremes(self, gap: Index) -> tuple[Index, Index]:
         """Return the smallest and largest gap of a linear test: at corners of a square."""
-        gap = gap_of(test)
-        if gap is None:
-            raise LoopPassError("a load that is transposed has a mask without an end")
         ends = [
             (ir.variable(s), add(ir.variable(s), self.side - 1)) for s in (self.row, self.column)
         ]
@@ -313,6 +312,11 @@ class _Squares:
 
     def _loops(self) -> tuple[ir.For, ir.For]:
         return self.outer, self.inner
+
+
+def _bound(body: Body) -> Body:
+    """Return what one side of a branch sets as values."""
+    return tuple(ir.Let(s.name, s.value) if isinstance(s, ir.Next) else s for s in body)
 
 
 def _terms(mask: ir.Value) -> list[ir.Value]:
