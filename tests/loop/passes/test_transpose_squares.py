@@ -8,7 +8,8 @@ import pytest
 from smelt.errors import LoopPassError
 from smelt.loop.interpret import run
 from smelt.loop.ir import For, Func, Load, Module
-from smelt.loop.passes.transpose_squares import stage_tiles, transpose_squares
+from smelt.loop.passes.transpose_squares import stage_shared, stage_tiles, transpose_squares
+from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.text import parse, text
 from smelt.loop.verify import verify
 from smelt.loop.walk import loads, statements, values
@@ -57,6 +58,17 @@ def test_squares_and_tiles_have_the_same_elements(
     assert np.array_equal(_result(staged, numbers), wanted)
     staged = transpose_squares(staged, *fills["t"], SIDE, **options)
     assert np.array_equal(_result(staged, numbers), wanted)
+
+
+@pytest.mark.parametrize("value", ["x[j*c + i//3] * z[j*2]", "x[i + j] + z[j*2 + i//4*2]"])
+@pytest.mark.parametrize("sizes", [(8, 8, 0), (5, 12, 3), (6, 9, 7)])
+def test_rows_share_what_they_read_at_a_stride(value: str, sizes: tuple[int, int, int]) -> None:
+    plain, numbers = _source(value), dict(zip("rca", sizes, strict=True))
+    shared, walks = stage_shared(plain, "i", "j", PITCH)
+    assert len(walks) == value.count("j*")
+    for walk in walks:
+        shared = vectorize(shared, walk, SIDE, "mask")
+    assert np.array_equal(_result(shared, numbers), _result(plain, numbers))
 
 
 def test_only_what_is_strided_is_transposed() -> None:

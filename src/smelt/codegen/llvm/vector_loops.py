@@ -64,7 +64,7 @@ from smelt.loop.passes.remainder import split_groups
 from smelt.loop.passes.short_rows import masked_rows, short_rows
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.store_whole import store_whole
-from smelt.loop.passes.transpose_squares import stage_tiles, transpose_squares
+from smelt.loop.passes.transpose_squares import stage_shared, stage_tiles, transpose_squares
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import jam
 from smelt.loop.passes.vectorize import vectorize
@@ -531,6 +531,10 @@ def in_tiles(
         func, aligned = store_tile_if_aligned(func, row, column, s.lanes, written)
         func = across(func, aligned, nest.transposed[0])
     func, fills = stage_tiles(func, row, column, arrays)
+    if not nest.strips:
+        func, walks = stage_shared(func, row, column, transpose_side(s.lanes))
+        for walk in walks:
+            func = vectorize(func, walk, s.lanes, "mask")
     for tile, loops in fills.items():
         (item,) = (i for i, t in tiles.items() if t.name == tile)
         func = across(func, loops, item)

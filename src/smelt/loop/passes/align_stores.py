@@ -200,7 +200,7 @@ def store_tile_if_aligned(
     store at indices.
     """
     names, stores = Names(func), _Stores(func, arrays)
-    aligned: tuple[str, str] = row, column
+    aligned = row, column
 
     def change(outer: ir.For) -> Body:
         nonlocal aligned
@@ -215,7 +215,8 @@ def store_tile_if_aligned(
         tests = [_is_multiple(sub(s.high, s.low), side) for s in (outer, inner)]
         tests += [_is_multiple(a, ir.CACHE_LINE) for a in firsts]
         past = store_past(fresh((outer,), names), arrays)
-        aligned = tuple(s.var for s in statements(past) if isinstance(s, ir.For))[:2]
+        first, second = (s.var for s in statements(past) if isinstance(s, ir.For))
+        aligned = first, second
         return (ir.If(_all(tests), past, (outer,)),)
 
     return stores.with_skews(replace_loop(func, row, change)), aligned

@@ -49,6 +49,24 @@ tile f(x: f32[], y: out f32[], t: out f32[]; n, a, b, c, d)
   each i in a .. b
     each j in c .. d
       y[i*n + j] = t[i*64 + j - a*64 - c] + y[i*n + j] {'t': ('i_1', 'j_1')}
+
+Rows of a tile that share what they read at a stride find it in scratch too, once for all of them:
+
+>>> module = parse('''
+... tile f(s: f32[], y: out f32[]; n, a, b, c, d)
+...   each i in a .. b
+...     each j in c .. d
+...       y[i*64 + j] = s[j*n + i//16]
+... ''')
+>>> print(text(Module("f", (stage_shared(module.funcs[0], "i", "j", 64)[0],))))
+tile f(s: f32[], y: out f32[]; n, a, b, c, d)
+  alloc s_1: f32[320] in registers
+  each q_1 in a//16 .. (b + 15)//16
+    each j_1 in c .. d
+      s_1[j_1 + q_1*64 - (a//16)*64 - c] = s[j_1*n + q_1]
+  each i in a .. b
+    each j in c .. d
+      y[i*64 + j] = s_1[j - (a//16)*64 - c + (i//16)*64]
 """
 
 from __future__ import annotations
@@ -67,6 +85,7 @@ from smelt.loop.walk import (
     Body,
     Names,
     Rewriter,
+    atom_index,
     bound,
     fresh,
     loads,
@@ -79,9 +98,22 @@ from smelt.loop.walk import (
 )
 from smelt.ops.combine import BOTH
 from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, Index, add, atoms, floordiv, maximum, minimum, mod, mul, sub
+from smelt.types.expr import (
+    Atom,
+    Expr,
+    Index,
+    add,
+    atoms,
+    build,
+    floordiv,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    sub,
+)
 
-__all__ = ["Module", "stage_tiles", "transpose_squares"]
+__all__ = ["Module", "stage_shared", "stage_tiles", "transpose_squares"]
 
 Tiles = Mapping[tuple[str, Index], tuple[str, Index]]
 """Arrays that loads are staged in, and the elements between their rows, by array and index."""
@@ -120,6 +152,84 @@ def stage_tiles(
         return (*copied, with_body(outer, body))
 
     return replace_loop(func, row, change), copies
+
+
+def stage_shared(func: ir.Func, row: str, column: str, side: int) -> tuple[ir.Func, list[str]]:
+    """Copy what neighbouring rows of a tile read at a stride, once for all of them.
+
+    Tiles have at most `side` rows and columns. Returns the variables of the loops over columns.
+    """
+    names, env, walks = Names(func), types_in(func), list[str]()
+
+    def change(outer: ir.For) -> Body:
+        inner = loop_over(outer.body, column)
+        before: list[ir.Statement] = []
+        known: dict[ir.Place, ir.Load] = {}
+
+        def read(v: ir.Value) -> ir.Value:
+            if not isinstance(v, ir.Load) or (group := _group(v.place, outer, inner)) is None:
+                return v
+            if v.place not in known:
+                stride, rest, number, size = group
+                first = substitute_index(number, {row: outer.low})
+                last = substitute_index(number, {row: sub(outer.high, 1)})
+                groups = ir.For("each", names.new("q"), first, add(last, 1), ())
+                walk = ir.For("each", names.new(column), inner.low, inner.high, ())
+                q, k = ir.variable(groups), ir.variable(walk)
+                name, array = names.new(v.place.buffer), env.arrays[v.place.buffer]
+                rows = 1 if size == 0 else (side + size - 1) // size + 1
+                at = substitute_index(add(rest, mul(stride, q)), {column: k})
+                copied = ir.Load(ir.Place(v.place.buffer, at))
+                place = ir.Place(name, add(mul(sub(q, first), side), sub(k, inner.low)))
+                walk = with_body(walk, (ir.Store(place, copied),))
+                before.append(ir.Alloc(name, array.dtype.compute, rows * side, "registers"))
+                before.append(with_body(groups, (walk,)))
+                walks.append(walk.var)
+                at = add(mul(sub(number, first), side), sub(ir.variable(inner), inner.low))
+                known[v.place] = ir.Load(ir.Place(name, at))
+            return known[v.place]
+
+        body = Rewriter(change=read).body(outer.body)
+        return (*before, with_body(outer, body))
+
+    return replace_loop(func, row, change), walks
+
+
+def _group(place: ir.Place, outer: ir.For, inner: ir.For) -> tuple[Index, Index, Index, int] | None:
+    """Return how a strided load's index depends on the number of a group of rows.
+
+    That is its stride, the rest of the index, the number, and the rows of a group: 0 if all rows
+    read the same. None if each row reads elements of its own.
+    """
+    at = place.at
+    if not isinstance(at, Expr) or place.mask is not None:
+        return None
+    if coefficient(at, inner.var) in (None, 0, 1):
+        return None
+    varying = {a for m, _ in at.terms for a in m if _reads(a, outer.var)}
+    if not varying:
+        return 0, at, 0, 0
+    (number, *others) = varying
+    if others or number.kind != "//" or not isinstance(size := number.args[1], int):
+        return None
+    if coefficient(number.args[0], outer.var) != 1 or _reads(number, inner.var):
+        return None
+    e = atom_index(number)
+    stride = _multiplier(at, number)
+    return stride, sub(at, mul(stride, e)), e, size
+
+
+def _reads(a: Atom, var: str) -> bool:
+    return var in {x.name for x in atoms(atom_index(a))}
+
+
+def _multiplier(e: Expr, atom: Atom) -> Index:
+    """Return what an atom is multiplied by in an index expression."""
+    total: Index = 0
+    for monomial, c in e.terms:
+        if atom in monomial:
+            total = add(total, build({tuple(a for a in monomial if a != atom): c}))
+    return total
 
 
 def transpose_squares(
@@ -273,8 +383,9 @@ class _Squares:
         assert isinstance(at, Expr)
         step = coefficient(at, self.inner.var)
         for k, name in enumerate(starts):
-            is_next = k > 0 and step is not None
-            start = add(ir.number(starts[k - 1]), step) if is_next else self._at(at, u, add(v, k))
+            start = self._at(at, u, add(v, k))
+            if k > 0 and step is not None:
+                start = add(ir.number(starts[k - 1]), step)
             yield ir.Let(name, ir.position(start))
 
     # ---- prefetches ----------------------------------------------------------------------------
