@@ -13,6 +13,7 @@ from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.text import parse, text
 from smelt.loop.verify import verify
 from smelt.loop.walk import loads, statements, values
+from smelt.types.expr import Expr
 
 PITCH = 16
 SIDE = 4
@@ -54,6 +55,7 @@ def test_squares_and_tiles_have_the_same_elements(
     assert text(parse(text(Module("f", (squares,))))) == text(Module("f", (squares,)))
     assert np.array_equal(_result(squares, numbers), wanted)
     load = next(x for s in statements(plain.body) for x in loads(*values(s)))
+    assert isinstance(load.place.at, Expr)
     staged, fills = stage_tiles(plain, "i", "j", {("x", load.place.at): ("t", PITCH)})
     assert np.array_equal(_result(staged, numbers), wanted)
     staged = transpose_squares(staged, *fills["t"], SIDE, **options)
