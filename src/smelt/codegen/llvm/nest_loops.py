@@ -40,8 +40,10 @@ from smelt.codegen.llvm.print_loops import LoopPrinter
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, TRANSPOSED_PART, scan_state_axes
 from smelt.codegen.llvm.vector_loops import (
+    Fill,
     Share,
     Tile,
+    in_squares,
     in_tiles,
     in_vectors,
     why_not_nest,
@@ -51,7 +53,6 @@ from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
 from smelt.loop.passes.collapse import join_rows
 from smelt.loop.passes.fuse_if import fuse_if
-from smelt.loop.passes.hoist_offsets import hoist_offsets
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.passes.version import version
 from smelt.loop.walk import is_short
@@ -92,11 +93,12 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
         for var in lowering.lanes if func.body else ():  # there may be no elements
             if joins:
                 func, var = join_rows(func, var)  # of sums that were stored without gaps
+            fills: Sequence[Fill] = ()
+            if squares:
+                return in_squares(func, env.s, nest, next(iter(lowering.tiles().values())))
             if nest.transposed:
                 tiles, streaming = lowering.tiles(), env.frame.streaming
-                func = in_tiles(func, env.s, nest, tiles, streaming=streaming, squares=squares)
-            if squares:
-                return hoist_offsets(func)
+                func, fills = in_tiles(func, env.s, nest, tiles, streaming=streaming)
             shares = [lowering.share(x) for x in asks]
             func = in_vectors(
                 func,
@@ -112,6 +114,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
                 streaming=env.frame.streaming,
                 packed=packed,
                 group=group,
+                fills=fills,
             )
         return func if lowering.lanes else without_vectors(func, env.s, nest)
 

@@ -211,6 +211,7 @@ def in_vectors(
     streaming: bool,
     packed: PackedArray | None = None,
     group: int = 0,
+    fills: Sequence[Fill] = (),
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
@@ -275,12 +276,14 @@ def in_vectors(
     for name in short:
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
+    func = interleave_stores(group_loads(func))
+    for item, loops in fills:
+        func = _across(func, s, nest, item, loops)
     if jammed:
-        func = hoist_offsets(interleave_stores(group_loads(func)))
-        func = jam(func, jammed, together, pairs)
+        func = jam(hoist_offsets(func), jammed, together, pairs)
     if is_polled(s, nest):
         func = _with_polls(func, inner, wide)
-    return func if jammed else hoist_offsets(interleave_stores(group_loads(func)))
+    return func if jammed else hoist_offsets(func)
 
 
 def _zero(packed: PackedArray) -> loop.Const | None:
@@ -496,47 +499,50 @@ MAX_WORK = 16
 """Maximum instructions per vector: the body is unrolled for each column of a square."""
 
 
-def in_tiles(
-    func: loop.Func,
-    s: Schedule,
-    nest: Nest,
-    tiles: Mapping[ssa.Load, Tile],
-    *,
-    streaming: bool,
-    squares: bool,
-) -> loop.Func:
-    """Transpose some loads of a nest before its two innermost loops.
+Fill = tuple[ssa.Load, tuple[str, str]]
+"""A load that is transposed, and the loops that move what it reads."""
 
-    A single one is packed as it is transposed if `squares` may be stored, or stored past the caches
-    where that pays and lines are whole.
+
+def in_tiles(
+    func: loop.Func, s: Schedule, nest: Nest, tiles: Mapping[ssa.Load, Tile], *, streaming: bool
+) -> tuple[loop.Func, list[Fill]]:
+    """Copy what some loads of a nest read into tiles before its two innermost loops.
+
+    Returns the loops that copy too.  What is computed of a single array is stored past the caches
+    as it is transposed, where that pays and lines are whole.
     """
     (row, column), *_ = (t.loops for t in tiles.values())
     arrays = {(identifier(i.access.buffer), t.at): (t.name, t.pitch) for i, t in tiles.items()}
-    if squares:
-        streamed = s.phase.segments[nest.time] is not None
-        ahead = PREFETCH_SQUARES if streamed else 0
-        return transpose_squares(func, row, column, s.lanes, ahead=ahead)
-
-    def across(func: loop.Func, loops: tuple[str, str], item: ssa.Load) -> loop.Func:
-        line = CACHE_LINE // s.phase.dtypes[item.access.buffer].itemsize
-        run, tile = max(line, s.lanes), transpose_side(s.lanes)
-        if nest.strips:
-            tile = max(strip_rows(item.dtype, s.lanes), line)
-        return transpose_squares(func, *loops, s.lanes, run=run, tile=tile)
-
+    fills: list[Fill] = []
     if streaming and _is_plain(s, nest):
         written = {identifier(x.access.buffer) for x in nest.stores}
         func, aligned = store_tile_if_aligned(func, row, column, s.lanes, written)
-        func = across(func, aligned, nest.transposed[0])
-    func, fills = stage_tiles(func, row, column, arrays)
+        fills.append((nest.transposed[0], aligned))
+    func, copies = stage_tiles(func, row, column, arrays)
+    fills += [(i, copies[t.name]) for i, t in tiles.items() if t.name in copies]
     if not nest.strips:
         func, walks = stage_shared(func, row, column, transpose_side(s.lanes))
         for walk in walks:
             func = vectorize(func, walk, s.lanes, "mask")
-    for tile, loops in fills.items():
-        (item,) = (i for i, t in tiles.items() if t.name == tile)
-        func = across(func, loops, item)
-    return func
+    return func, fills
+
+
+def in_squares(func: loop.Func, s: Schedule, nest: Nest, tile: Tile) -> loop.Func:
+    """Pack a single array as it is transposed, in squares that are stored whole."""
+    streamed = s.phase.segments[nest.time] is not None
+    ahead = PREFETCH_SQUARES if streamed else 0
+    return hoist_offsets(transpose_squares(func, *tile.loops, s.lanes, ahead=ahead))
+
+
+def _across(
+    func: loop.Func, s: Schedule, nest: Nest, item: ssa.Load, loops: tuple[str, str]
+) -> loop.Func:
+    """Transpose a tile, whole cache lines of all columns after one another."""
+    line = CACHE_LINE // s.phase.dtypes[item.access.buffer].itemsize
+    run, tile = max(line, s.lanes), transpose_side(s.lanes)
+    if nest.strips:
+        tile = max(strip_rows(item.dtype, s.lanes), line)
+    return transpose_squares(func, *loops, s.lanes, run=run, tile=tile)
 
 
 def _is_plain(s: Schedule, nest: Nest) -> bool:
