@@ -164,12 +164,12 @@ def stage_shared(func: ir.Func, row: str, column: str, side: int) -> tuple[ir.Fu
     def change(outer: ir.For) -> Body:
         inner = loop_over(outer.body, column)
         before: list[ir.Statement] = []
-        known: dict[ir.Place, ir.Load] = {}
+        staged: dict[ir.Place, ir.Load] = {}
 
         def read(v: ir.Value) -> ir.Value:
             if not isinstance(v, ir.Load) or (group := _group(v.place, outer, inner)) is None:
                 return v
-            if v.place not in known:
+            if v.place not in staged:
                 stride, rest, number, size = group
                 first = substitute_index(number, {row: outer.low})
                 last = substitute_index(number, {row: sub(outer.high, 1)})
@@ -186,8 +186,8 @@ def stage_shared(func: ir.Func, row: str, column: str, side: int) -> tuple[ir.Fu
                 before.append(with_body(groups, (walk,)))
                 walks.append(walk.var)
                 at = add(mul(sub(number, first), side), sub(ir.variable(inner), inner.low))
-                known[v.place] = ir.Load(ir.Place(name, at))
-            return known[v.place]
+                staged[v.place] = ir.Load(ir.Place(name, at))
+            return staged[v.place]
 
         body = Rewriter(change=read).body(outer.body)
         return (*before, with_body(outer, body))
@@ -235,7 +235,7 @@ def _multiplier(e: Expr, atom: Atom) -> Index:
 def transpose_squares(
     func: ir.Func, row: str, column: str, side: int, *, run: int = 0, ahead: int = 0, tile: int = 0
 ) -> ir.Func:
-    """Run the loops over rows and columns in squares, of which one strided load is transposed.
+    """Run loops over rows and columns in squares, whose one strided load is transposed.
 
     It is contiguous along the rows from each multiple of `side` after their beginning on. `run`
     elements of all columns are read one after the other, or if it is 0 those of all rows. A
@@ -282,15 +282,15 @@ class _Squares:
 
     def _strided(self) -> ir.Load:
         """Return the load whose columns are not contiguous."""
-        found: dict[ir.Load, None] = {}
+        strided: dict[ir.Load, None] = {}
         for x in loads(*(v for s in statements(self.inner.body) for v in values(s))):
             at = x.place.at
             if isinstance(at, Expr) and coefficient(at, self.inner.var) not in (0, 1):
                 if self.outer.var in {a.name for a in atoms(at)}:
-                    found[x] = None
-        if len(found) != 1:
-            raise LoopPassError(f"{len(found)} loads are strided along {self.inner.var}")
-        return next(iter(found))
+                    strided[x] = None
+        if len(strided) != 1:
+            raise LoopPassError(f"{len(strided)} loads are strided along {self.inner.var}")
+        return next(iter(strided))
 
     def _at(self, e: Index, u: Index, v: Index) -> Index:
         return substitute_index(e, {self.outer.var: u, self.inner.var: v})
