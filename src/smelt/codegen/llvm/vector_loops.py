@@ -479,7 +479,7 @@ def _batch(s: Schedule, nest: Nest, storage: Storage, vector_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The array that a load is transposed in, and the variables of the loops around it.
+    """The array that a load is transposed in, and the loops around it.
 
     `at` is the index that is loaded, `pitch` the elements between rows.
     """
@@ -546,7 +546,7 @@ def _across(
 
 
 def _is_plain(s: Schedule, nest: Nest) -> bool:
-    """Return whether it pays to store what is computed of one array as it is transposed.
+    """Return whether to store a single array's results as it is transposed.
 
     Little is computed, and vectors fill cache lines, which are stored past the caches.
     """

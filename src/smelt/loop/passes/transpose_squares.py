@@ -155,7 +155,7 @@ def stage_tiles(
 
 
 def stage_shared(func: ir.Func, row: str, column: str, side: int) -> tuple[ir.Func, list[str]]:
-    """Copy what neighbouring rows of a tile read at a stride, once for all of them.
+    """Copy strided elements that neighbouring rows of a tile share.
 
     Tiles have at most `side` rows and columns. Returns the variables of the loops over columns.
     """

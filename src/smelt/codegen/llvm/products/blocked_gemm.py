@@ -315,7 +315,7 @@ class BlockedGemm(Packer):
         return 1 if plain else self.c.tile.columns
 
     def packs_squares(self, nest: Nest) -> bool:
-        """Return whether an array is packed as it is transposed, in squares past the axes' ends."""
+        """Return whether an array is packed in transposed squares, past the axes' ends."""
         return self.is_transposed(nest)
 
     def packed_array(self, nest: Nest) -> PackedArray | None:

@@ -240,7 +240,7 @@ class FusedGemmPacker(Packer):
         clear_panel_tail(self.env, self.c, panels, self.columns, self.depth, self.depth)
 
     def packs_squares(self, nest: Nest) -> bool:
-        """Return whether an array is packed as it is transposed, in squares past the axes' ends."""
+        """Return whether an array is packed in transposed squares, past the axes' ends."""
         return nest.packed == "right" and self.is_transposed(nest)
 
     def partitionable_axes(self, nest: Nest) -> Collection[str]:

@@ -251,7 +251,7 @@ class Packer:
             run()
 
     def packs_squares(self, nest: Nest) -> bool:
-        """Return whether an array is packed as it is transposed, in squares past the axes' ends."""
+        """Return whether an array is packed in transposed squares, past the axes' ends."""
         return False
 
     def is_transposed(self, nest: Nest) -> bool:
