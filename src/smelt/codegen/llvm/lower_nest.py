@@ -139,6 +139,10 @@ class Lowering:
         """Return where a nest packs the element at the loops' positions."""
         raise NotImplementedError
 
+    def packed_value(self, item: Item, value: loop.Value) -> loop.Value:
+        """Return an element as it is packed."""
+        raise NotImplementedError
+
     def states(self, item: Item, axes: tuple[str, ...]) -> Index:
         """Return how many states of an item a task starts: there may be room for more."""
         outer, *inner = axes
@@ -464,7 +468,7 @@ class _Loops:
     def _body(self) -> Body:
         """Return the statements at the innermost position."""
         saves = (i for i in self.saves if i not in self.early)
-        body: list[loop.Statement] = [loop.Store(self._saved(i), self.value(i)) for i in saves]
+        body: list[loop.Statement] = [self._save(i) for i in saves]
         for r in self.folded:
             if r in self.in_arrays:
                 body += self._combined(r)
@@ -564,11 +568,12 @@ class _Loops:
             offset = add(mul(offset, self.lowering.extent(owner, a)), at)
         return [loop.Place(name, offset) for name in names]
 
-    def _saved(self, item: Item) -> loop.Place:
-        """Return where the current element of a saved item is stored."""
-        return (
-            self.lowering.packed_place(self.vars) if self.nest.packed else self._elements(item)[0]
-        )
+    def _save(self, item: Item) -> loop.Store:
+        """Return what stores the current element of an item."""
+        if not self.nest.packed:
+            return loop.Store(self._elements(item)[0], self.value(item))
+        value = self.lowering.packed_value(item, self.value(item))
+        return loop.Store(self.lowering.packed_place(self.vars), value)
 
     def _make(self, item: Item) -> loop.Value:
         """Return the value of an item whose operands are available."""

@@ -74,7 +74,6 @@ from smelt.codegen.llvm.schedule.mask_ranges import (
 )
 from smelt.codegen.llvm.schedule.transposed_strip import for_each_strip
 from smelt.codegen.llvm.scratch.scratch import load_kept, load_window, store_kept
-from smelt.codegen.llvm.scratch.transpose import emit_transposed_loops, load_transposed_row
 from smelt.codegen.llvm.streams import edge
 from smelt.errors import InternalError
 from smelt.ops.cast import cast
@@ -156,19 +155,13 @@ class NestEmitter(Environment):
         self.enter(top, 0)
         return top
 
-    def _run_loops(self, scope: Scope, depth: int, ready: bool = False) -> None:
-        """Emit the loops of a nest from `depth` on.
-
-        `ready`: loads of the two innermost loops have been transposed.
-        """
+    def _run_loops(self, scope: Scope, depth: int) -> None:
+        """Emit the loops of a nest from `depth` on."""
         order = self.nest.order
         if depth == len(order):
             self.body(scope)
             return
         name = order[depth]
-        if depth == len(order) - 2 and self.nest.transposed and not ready:
-            emit_transposed_loops(self, scope, lambda: self._run_loops(scope, depth, ready=True))
-            return
         self._reductions.open(depth)
         if name == self.nest.vector:
             if any(a.limits for a in self.accesses):
@@ -336,8 +329,6 @@ class NestEmitter(Environment):
         access = item.access
         dtype, base = self.frame.dtypes[access.buffer], self.frame.buffers[access.buffer]
         vector = self.is_vector(item, scope)
-        if item in self.nest.transposed:
-            return load_transposed_row(self, item, scope)
         inside = inside_limits(self, access, scope, vector) if access.limits else None
         if not vector or scope.lanes is None:
             # A uniform condition of a block is evaluated before its nest is open.

@@ -38,8 +38,8 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.reduce_rows import reduce_rows
 from smelt.codegen.llvm.instructions.reductions import State, first_lane, reduce_halves, scan_lanes
 from smelt.codegen.llvm.instructions.registers import lane_numbers, pick_from
+from smelt.codegen.llvm.instructions.transpose import transpose
 from smelt.codegen.llvm.loops.poll import leave_if_given_up
-from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.errors import InternalError
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE

@@ -30,11 +30,19 @@ from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.lower_nest import identifier
 from smelt.codegen.llvm.nests.environment import PACKED, PackedArray, Storage
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
+from smelt.codegen.llvm.schedule.task_tiling import transpose_side
+from smelt.codegen.llvm.schedule.transposed_strip import strip_rows
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.accumulate import accumulate
-from smelt.loop.passes.align_stores import PIECE, align_stores, cut_tail, store_if_aligned
+from smelt.loop.passes.align_stores import (
+    PIECE,
+    align_stores,
+    cut_tail,
+    store_if_aligned,
+    store_tile_if_aligned,
+)
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.group_loads import group_loads
@@ -54,6 +62,7 @@ from smelt.loop.passes.remainder import split_groups
 from smelt.loop.passes.short_rows import masked_rows, short_rows
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.store_whole import store_whole
+from smelt.loop.passes.transpose_squares import stage_shared, stage_tiles, transpose_squares
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import jam
 from smelt.loop.passes.vectorize import vectorize
@@ -104,8 +113,6 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "no vectors"
     if nest.stages and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
         return "stages of two versions"
-    if nest.transposed:
-        return "tiles"
     if nest.reductions:
         return _why_not_reductions(s, nest, storage or lay_out(s))
     return _why_not_lanes(nest)
@@ -117,7 +124,7 @@ _OTHERS = (ssa.Reduce, ssa.Dot)
 
 def _why_not_lanes(nest: Nest) -> str:
     """Return which of the values in a nest are not computed lane by lane."""
-    moving = [i for i in nest.items if nest.vector in i.axes]
+    moving = [i for i in nest.items if nest.vector in i.axes and i not in nest.transposed]
     indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
     indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
     offsets = [a.offset for a in accesses_of(moving)]
@@ -204,6 +211,7 @@ def in_vectors(
     streaming: bool,
     packed: PackedArray | None = None,
     group: int = 0,
+    fills: Sequence[Fill] = (),
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
@@ -236,7 +244,7 @@ def in_vectors(
     group = group if group < wide else 0
     func = _widen_parts(func, s, nest, parts, (wide, rest, group), streaming)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
-    full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
+    full = [t.var for t in _loops(func) if t.step == wide > 1 and t.var not in before]
     for name in full if nest.reductions and not (cuts or is_short) else ():
         func = split_vectors(func, name, extent_of(walk))
     for name in full if cuts and not is_short else ():
@@ -249,7 +257,7 @@ def in_vectors(
     if row is not None and by_rows:
         func = _prefetch_later_rows(func, s, nest, row.var, {jammed: together} if jammed else {})
     if packed is not None and packed.stores_whole:
-        func = store_whole(func, PACKED)
+        func = store_whole(func, PACKED, _zero(packed))
     if packed is not None and packed.prefetch_rows and row is not None:
         func = prefetch_rows(func, row.var, packed.prefetch_rows, level=packed.level)
     if blocks:
@@ -268,12 +276,21 @@ def in_vectors(
     for name in short:
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
+    func = interleave_stores(group_loads(func))
+    for item, loops in fills:
+        func = _across(func, s, nest, item, loops)
     if jammed:
-        func = hoist_offsets(interleave_stores(group_loads(func)))
-        func = jam(func, jammed, together, pairs)
+        func = jam(hoist_offsets(func), jammed, together, pairs)
     if is_polled(s, nest):
         func = _with_polls(func, inner, wide)
-    return func if jammed else hoist_offsets(interleave_stores(group_loads(func)))
+    return func if jammed else hoist_offsets(func)
+
+
+def _zero(packed: PackedArray) -> loop.Const | None:
+    """Return what is packed past the last element: zero in the factors of an instruction."""
+    if packed.group is None:
+        return None
+    return loop.Const(-128 if packed.group.left_offset else 0, packed.dtype)
 
 
 def _widen_parts(
@@ -458,3 +475,91 @@ def _batch(s: Schedule, nest: Nest, storage: Storage, vector_bytes: int) -> int:
             return 0
         counts.append(rows)
     return max(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The array that a load is transposed in, and the loops around it.
+
+    `at` is the index that is loaded, `pitch` the elements between rows.
+    """
+
+    name: str
+    loops: tuple[str, str]
+    at: Index
+    pitch: Index
+
+
+PREFETCH_SQUARES = 4
+"""Squares between what is transposed and what is prefetched, where a stream's rows are walked.
+
+These are read only a few times; the distance covers the latency of L3.
+"""
+MAX_WORK = 16
+"""Maximum instructions per vector: the body is unrolled for each column of a square."""
+
+
+Fill = tuple[ssa.Load, tuple[str, str]]
+"""A load that is transposed, and the loops that move what it reads."""
+
+
+def in_tiles(
+    func: loop.Func, s: Schedule, nest: Nest, tiles: Mapping[ssa.Load, Tile], *, streaming: bool
+) -> tuple[loop.Func, list[Fill]]:
+    """Copy what some loads of a nest read into tiles before its two innermost loops.
+
+    Returns the loops that copy too.  What is computed of a single array is stored past the caches
+    as it is transposed, where that pays and lines are whole.
+    """
+    (row, column), *_ = (t.loops for t in tiles.values())
+    arrays = {(identifier(i.access.buffer), t.at): (t.name, t.pitch) for i, t in tiles.items()}
+    fills: list[Fill] = []
+    if streaming and _is_plain(s, nest):
+        written = {identifier(x.access.buffer) for x in nest.stores}
+        func, aligned = store_tile_if_aligned(func, row, column, s.lanes, written)
+        fills.append((nest.transposed[0], aligned))
+    func, copies = stage_tiles(func, row, column, arrays)
+    fills += [(i, copies[t.name]) for i, t in tiles.items() if t.name in copies]
+    if not nest.strips:
+        func, walks = stage_shared(func, row, column, transpose_side(s.lanes))
+        for walk in walks:
+            func = vectorize(func, walk, s.lanes, "mask")
+    return func, fills
+
+
+def in_squares(func: loop.Func, s: Schedule, nest: Nest, tile: Tile) -> loop.Func:
+    """Pack a single array as it is transposed, in squares that are stored whole."""
+    streamed = s.phase.segments[nest.time] is not None
+    ahead = PREFETCH_SQUARES if streamed else 0
+    return hoist_offsets(transpose_squares(func, *tile.loops, s.lanes, ahead=ahead))
+
+
+def _across(
+    func: loop.Func, s: Schedule, nest: Nest, item: ssa.Load, loops: tuple[str, str]
+) -> loop.Func:
+    """Transpose a tile, whole cache lines of all columns after one another."""
+    line = CACHE_LINE // s.phase.dtypes[item.access.buffer].itemsize
+    run, tile = max(line, s.lanes), transpose_side(s.lanes)
+    if nest.strips:
+        tile = max(strip_rows(item.dtype, s.lanes), line)
+    return transpose_squares(func, *loops, s.lanes, run=run, tile=tile)
+
+
+def _is_plain(s: Schedule, nest: Nest) -> bool:
+    """Return whether to store a single array's results as it is transposed.
+
+    Little is computed, and vectors fill cache lines, which are stored past the caches.
+    """
+    if nest.strips or len(nest.transposed) != 1 or nest.stages or nest.reductions or nest.saves:
+        return False
+    inner = [i for i in nest.items if nest.vector in i.axes]
+    work = sum(SCALARS[i.op].cost if isinstance(i, ssa.Operation) else 1 for i in inner)
+    # Stores are checked at two rows, which determine the alignment of all.
+    full_lines = all(
+        x.where is None
+        and coefficient(x.access.offset, nest.vector or "") == 1
+        and coefficient(x.access.offset, nest.order[-2]) is not None
+        and s.phase.dtypes[x.access.buffer].itemsize * s.lanes == CACHE_LINE
+        for x in nest.stores
+    )
+    return full_lines and not nest.transposed[0].access.limits and work <= MAX_WORK

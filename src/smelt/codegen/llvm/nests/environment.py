@@ -19,6 +19,7 @@ from typing import Final, Literal, Protocol, TypedDict, TypeGuard, Unpack
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.counting import emit_loop
+from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.instructions.indexing import (
     IndexEmitter,
     depth_terms,
@@ -66,8 +67,6 @@ class CachedGather:
     """The cached vectors of a load, by number of lanes: address, and address of the offset read."""
 
     vectors: Mapping[int, tuple[Value, Value]]
-    low: Value | None
-    """The position of the first of several adjacent vectors; None if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +171,16 @@ class PackedArray:
     """Elements between panels."""
     stores_whole: bool = False
     """Whether masked vectors are stored whole: nothing reads what is past their end."""
+    group: DotInstruction | None = None
+    """The instruction that reads factors as bits of its own type, with zeros past the last."""
     row_vectors: tuple[int, ...] = ()
     """Numbers of vectors for which rows that are no longer have loops of their own."""
     prefetch_rows: int = 0
     """Rows between what is read and what is prefetched, if any."""
     level: Literal[1, 2] = 2
     """The cache that it is prefetched into."""
+    squares: bool = False
+    """Whether a single array is packed as it is transposed, in squares past the axes' ends."""
 
 
 # ---- protocols -----------------------------------------------------------------------------------
