@@ -15,26 +15,28 @@ from dataclasses import replace
 from fractions import Fraction
 
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
-from smelt.codegen.llvm.instructions.reductions import (
-    PAIRED_VECTORS,
-    ArgAccumulator,
-    CompensatedSum,
-    PlainAccumulator,
-)
+from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, contiguous_pair, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
-from smelt.codegen.llvm.lower_nest import identifier
+from smelt.codegen.llvm.lower_nest import identifier, mode_of
 from smelt.codegen.llvm.nests.environment import PACKED, PackedArray, Storage
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.scratch.workspace import lay_out
+from smelt.codegen.llvm.schedule.task_tiling import transpose_side
+from smelt.codegen.llvm.schedule.transposed_strip import strip_rows
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.accumulate import accumulate
-from smelt.loop.passes.align_stores import PIECE, align_stores, cut_tail, store_if_aligned
+from smelt.loop.passes.align_stores import (
+    PIECE,
+    align_stores,
+    cut_tail,
+    store_if_aligned,
+    store_tile_if_aligned,
+)
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.group_loads import group_loads
@@ -54,6 +56,7 @@ from smelt.loop.passes.remainder import split_groups
 from smelt.loop.passes.short_rows import masked_rows, short_rows
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.store_whole import store_whole
+from smelt.loop.passes.transpose_squares import stage_shared, stage_tiles, transpose_squares
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import jam
 from smelt.loop.passes.vectorize import vectorize
@@ -61,16 +64,13 @@ from smelt.loop.walk import Names, fresh, loop_around, loop_over, replace_loop, 
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import bool_, f64
+from smelt.types.dtype import bool_
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
 
 MAX_ALIGNED_VECTORS = 4
 """Maximum vectors of a loop that computes for no longer than memory moves."""
 MIN_ITERATIONS = 8
 """Minimum iterations of a loop that begins at a cache line: getting there costs one."""
-
-MIN_SUM_ROWS = 8
-"""Minimum rows whose sums in float64 end together with their errors, if vectors have as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ class Share:
     before: Index
 
 
-def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str:
+def why_not_nest(s: Schedule, nest: Nest, *, decided: bool = False) -> str:
     """Return why a nest is not printed from its loops; empty if it is.
 
-    `storage` is the layout of the schedule's scratch memory, if that is known.
+    `decided` says that its uniform conditions have one answer.
     """
     if nest.has_states or _scans(nest):  # nothing else prints these
         return ""
@@ -102,13 +102,9 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "values of the last position"
     if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
         return "no vectors"
-    if nest.stages and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
+    if nest.stages and not decided and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
         return "stages of two versions"
-    if nest.transposed:
-        return "tiles"
-    if nest.reductions:
-        return _why_not_reductions(s, nest, storage or lay_out(s))
-    return _why_not_lanes(nest)
+    return "" if nest.reductions else _why_not_lanes(nest)
 
 
 _OTHERS = (ssa.Reduce, ssa.Dot)
@@ -117,33 +113,13 @@ _OTHERS = (ssa.Reduce, ssa.Dot)
 
 def _why_not_lanes(nest: Nest) -> str:
     """Return which of the values in a nest are not computed lane by lane."""
-    moving = [i for i in nest.items if nest.vector in i.axes]
+    moving = [i for i in nest.items if nest.vector in i.axes and i not in nest.transposed]
     indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
     indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
     offsets = [a.offset for a in accesses_of(moving)]
     offsets += [x.access.offset for x in nest.stores]
     if any(coefficient(e, nest.vector or "") is None for e in (*indices, *offsets)):
         return "quotients of positions along the vectors"
-    return ""
-
-
-def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
-    """Return why the reductions of a nest are not folds along its vectors."""
-    for item in nest.reductions:
-        accumulator = storage.accumulator_of(item)
-        if isinstance(accumulator, CompensatedSum):
-            if _rows_together(s, nest, storage, item) >= min(s.lanes, MIN_SUM_ROWS):
-                return "rows whose sums and errors end together"
-            continue
-        if isinstance(accumulator, ArgAccumulator):
-            if not accumulator.in_order or coefficient(item.positions, nest.vector or "") != 1:
-                return "positions that lanes do not meet in order"
-            if is_fully_unrolled(s, nest):
-                return "positions in rows of a few vectors"
-            continue
-        plain = isinstance(accumulator, PlainAccumulator)
-        if not plain or (item.args[0].dtype != item.dtype and accumulator.inner != f64):
-            return "reductions that carry more than a number"
     return ""
 
 
@@ -236,20 +212,20 @@ def in_vectors(
     group = group if group < wide else 0
     func = _widen_parts(func, s, nest, parts, (wide, rest, group), streaming)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
-    full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
+    full = [t.var for t in _loops(func) if t.step == wide > 1 and t.var not in before]
     for name in full if nest.reductions and not (cuts or is_short) else ():
         func = split_vectors(func, name, extent_of(walk))
     for name in full if cuts and not is_short else ():
         func = distribute(func, name, cuts, STRIP_ELEMENTS)
     if row is not None and (count := _batch(s, nest, storage, vector_bytes)):
-        func = batch_rows(func, row.var, count, vector_bytes)
+        func = batch_rows(func, row.var, count)
     jammed = ""
     if row is not None and together:
         func, jammed = split_groups(func, row.var, together)
     if row is not None and by_rows:
         func = _prefetch_later_rows(func, s, nest, row.var, {jammed: together} if jammed else {})
     if packed is not None and packed.stores_whole:
-        func = store_whole(func, PACKED)
+        func = store_whole(func, PACKED, _zero(packed))
     if packed is not None and packed.prefetch_rows and row is not None:
         func = prefetch_rows(func, row.var, packed.prefetch_rows, level=packed.level)
     if blocks:
@@ -274,6 +250,13 @@ def in_vectors(
     if is_polled(s, nest):
         func = _with_polls(func, inner, wide)
     return func if jammed else hoist_offsets(interleave_stores(group_loads(func)))
+
+
+def _zero(packed: PackedArray) -> loop.Const | None:
+    """Return what is packed past the last element: zero in the factors of an instruction."""
+    if packed.group is None:
+        return None
+    return loop.Const(-128 if packed.group.left_offset else 0, packed.dtype)
 
 
 def _widen_parts(
@@ -450,11 +433,98 @@ def _rows_together(s: Schedule, nest: Nest, storage: Storage, item: ssa.Reductio
 
 def _batch(s: Schedule, nest: Nest, storage: Storage, vector_bytes: int) -> int:
     """Return of how many rows the reductions end together; 0 if each row ends alone."""
-    counts = [0]
+    counts: list[int] = []
     for item in nest.reductions:
-        dtype, *errors = storage.accumulator_of(item).parts
-        rows = min(s.lanes, vector_bytes // dtype.itemsize)
-        if errors or dtype == bool_ or not 2 <= rows <= _rows_together(s, nest, storage, item):
+        accumulator = storage.accumulator_of(item)
+        parts = accumulator.parts
+        rows = min(s.lanes, vector_bytes // max(d.itemsize for d in parts))
+        single = item.row.positional and mode_of(s, nest, item, accumulator) == "own"
+        if single or bool_ in parts or not 2 <= rows <= _rows_together(s, nest, storage, item):
             return 0
         counts.append(rows)
-    return max(counts)
+    return min(counts, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The array that a load is transposed in, and the variables of the loops around it.
+
+    `at` is the index that is loaded, `pitch` the elements between rows.
+    """
+
+    name: str
+    loops: tuple[str, str]
+    at: Index
+    pitch: Index
+
+
+PREFETCH_SQUARES = 4
+"""Squares between what is transposed and what is prefetched, where a stream's rows are walked.
+
+These are read only a few times; the distance covers the latency of L3.
+"""
+MAX_WORK = 16
+"""Maximum instructions per vector: the body is unrolled for each column of a square."""
+
+
+def in_tiles(
+    func: loop.Func,
+    s: Schedule,
+    nest: Nest,
+    tiles: Mapping[ssa.Load, Tile],
+    *,
+    streaming: bool,
+    squares: bool,
+) -> loop.Func:
+    """Transpose some loads of a nest before its two innermost loops.
+
+    A single one is packed as it is transposed if `squares` may be stored, or stored past the caches
+    where that pays and lines are whole.
+    """
+    (row, column), *_ = (t.loops for t in tiles.values())
+    arrays = {(identifier(i.access.buffer), t.at): (t.name, t.pitch) for i, t in tiles.items()}
+    if squares:
+        streamed = s.phase.segments[nest.time] is not None
+        ahead = PREFETCH_SQUARES if streamed else 0
+        return transpose_squares(func, row, column, s.lanes, ahead=ahead)
+
+    def across(func: loop.Func, loops: tuple[str, str], item: ssa.Load) -> loop.Func:
+        line = CACHE_LINE // s.phase.dtypes[item.access.buffer].itemsize
+        run, tile = max(line, s.lanes), transpose_side(s.lanes)
+        if nest.strips:
+            tile = max(strip_rows(item.dtype, s.lanes), line)
+        return transpose_squares(func, *loops, s.lanes, run=run, tile=tile)
+
+    if streaming and _is_plain(s, nest):
+        written = {identifier(x.access.buffer) for x in nest.stores}
+        func, aligned = store_tile_if_aligned(func, row, column, s.lanes, written)
+        func = across(func, aligned, nest.transposed[0])
+    func, fills = stage_tiles(func, row, column, arrays)
+    if not nest.strips:
+        func, walks = stage_shared(func, row, column, transpose_side(s.lanes))
+        for walk in walks:
+            func = vectorize(func, walk, s.lanes, "mask")
+    for tile, loops in fills.items():
+        (item,) = (i for i, t in tiles.items() if t.name == tile)
+        func = across(func, loops, item)
+    return func
+
+
+def _is_plain(s: Schedule, nest: Nest) -> bool:
+    """Return whether it pays to store what is computed of one array as it is transposed.
+
+    Little is computed, and vectors fill cache lines, which are stored past the caches.
+    """
+    if nest.strips or len(nest.transposed) != 1 or nest.stages or nest.reductions or nest.saves:
+        return False
+    inner = [i for i in nest.items if nest.vector in i.axes]
+    work = sum(SCALARS[i.op].cost if isinstance(i, ssa.Operation) else 1 for i in inner)
+    # Stores are checked at two rows, which determine the alignment of all.
+    full_lines = all(
+        x.where is None
+        and coefficient(x.access.offset, nest.vector or "") == 1
+        and coefficient(x.access.offset, nest.order[-2]) is not None
+        and s.phase.dtypes[x.access.buffer].itemsize * s.lanes == CACHE_LINE
+        for x in nest.stores
+    )
+    return full_lines and not nest.transposed[0].access.limits and work <= MAX_WORK
