@@ -216,7 +216,10 @@ class _Accumulate(ThreadState):
             if v.combine == "sum":
                 return join_sums(low, high, lambda x: self._bound(x, out))
             value, at = better(v.combine, high, low)
-            return self._bound(value, out), self._bound(at, out)
+            assert isinstance(value, ir.Apply) and isinstance(at, ir.Apply)
+            takes = self._bound(value.args[0], out)  # of both
+            first, second = (ir.Apply("select", (takes, *x.args[1:])) for x in (value, at))
+            return self._bound(first, out), self._bound(second, out)
 
         lanes = type_of(v.args[0], self.env).lanes
         nbytes = max(type_of(x, self.env).dtype.itemsize for x in v.args)
