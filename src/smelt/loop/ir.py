@@ -36,7 +36,7 @@ LoopKind = Literal["chunk", "each", "for", "unroll"]
 CACHE_LINE: Final = 64
 """Bytes of a cache line."""
 Space = Literal["registers", "task", "thread"]
-Mode = Literal["own", "f64", "pairs", "two_sum"]
+Mode = Literal["own", "f64", "pairs", "two_sum", "lanes", "places"]
 ShufflePattern = Literal["transpose", "interleave", "deinterleave", "permute", "halves"]
 
 # ---- values ----------------------------------------------------------------------------------
@@ -133,8 +133,9 @@ class Across:
 
     Lane k is combined with lane k + lanes/2. `args` is one vector, or the values and positions of
     `argmax` and `argmin`, whose result is the position. Several vectors of as many lanes give one
-    lane each. `scan` gives the prefixes instead: lanes are combined with those 1, 2, 4, .. before
-    them, in turn (W. D. Hillis and G. L. Steele, "Data parallel algorithms", 1986).
+    lane each, of `argmax` first all values and then all positions. `scan` gives the prefixes
+    instead: lanes are combined with those 1, 2, 4, .. before them, in turn (W. D. Hillis
+    and G. L. Steele, "Data parallel algorithms", 1986).
     """
 
     combine: str
@@ -180,7 +181,8 @@ class Carry:
     `own` in their type, `f64` in float64, `pairs` the same after sums of lane k and lane k +
     lanes/2 of each folded vector in their own type, once or twice, `two_sum` as (sum, error) pairs
     whose result is float64. For `argmax` and `argmin`, `position` names the position of the best
-    value, at first `start`.
+    value, at first `start`. With `lanes`, each lane of a vector keeps its own, and meets positions
+    in order; with `places` in any order.
     """
 
     name: str

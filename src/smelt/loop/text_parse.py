@@ -26,7 +26,7 @@ from smelt.types.text import too_large, too_large_product
 T = TypeVar("T")
 _KINDS: Final = ("chunk", "each", "for", "unroll")
 _SPACES: Final = ("registers", "task", "thread")
-_MODES: Final = ("own", "f64", "pairs", "two_sum")
+_MODES: Final = ("own", "f64", "pairs", "two_sum", "lanes", "places")
 _PATTERNS: Final = ("transpose", "interleave", "deinterleave", "permute", "halves")
 _DTYPES: Final = {d.name: d for d in dtypes.COMPUTABLE}
 _RELATIONS: Final = {">=": (1, 0), "<=": (-1, 0), ">": (1, -1), "<": (-1, -1)}

@@ -64,7 +64,7 @@ Value = ir.Value
 
 def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     """Emit a nest from its loops, inside those of `scope`; return whether it has any."""
-    if env.range_targets or why_not_nest(env.s, nest, env.storage):
+    if env.range_targets or why_not_nest(env.s, nest, decided=bool(env.known_conditions)):
         return False
     packed = env.products.packed_array(nest) if env.products and nest.packed else None
     squares = packed is not None and packed.squares

@@ -7,6 +7,7 @@ and offsets that do not change in a loop are the passes' business (`smelt.loop.p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from smelt.codegen.llvm import ir
@@ -35,7 +36,6 @@ from smelt.codegen.llvm.instructions.indexing import (
     splat,
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
-from smelt.codegen.llvm.instructions.reduce_rows import reduce_rows
 from smelt.codegen.llvm.instructions.reductions import State, first_lane, reduce_halves, scan_lanes
 from smelt.codegen.llvm.instructions.registers import lane_numbers, pick_from
 from smelt.codegen.llvm.instructions.transpose import transpose
@@ -45,6 +45,7 @@ from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.align_stores import skew_of
 from smelt.loop.passes.group_loads import FARTHEST_STEP
+from smelt.loop.reduce_rows import reduce_rows
 from smelt.loop.text_print import statement_text, value_text
 from smelt.loop.walk import loads as loads_of
 from smelt.loop.walk import places, reads, values
@@ -347,9 +348,12 @@ class LoopPrinter:
 
         if len(args) == 1:
             return Typed(reduce_halves(m, args[0].value, join), dtype)
-        rows = [[x.value] for x in args]
-        (total,) = reduce_rows(m, rows, dtype.itemsize, lambda m, x, y: [join(m, x[0], y[0])])
-        return Typed(total, dtype)
+
+        def shuffle(first: Value, second: Value, lanes: list[int]) -> Value:
+            return self.b.shuffle_vector(first, second, lane_numbers(lanes))
+
+        rows = [x.value for x in args]
+        return Typed(reduce_rows(rows, dtype.itemsize, shuffle, partial(join, m)), dtype)
 
     def _prefixes(self, row: Combine, x: Typed) -> Typed:
         """Combine each lane with those before it, by recursive doubling."""

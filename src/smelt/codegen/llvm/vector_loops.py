@@ -15,24 +15,18 @@ from dataclasses import replace
 from fractions import Fraction
 
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
-from smelt.codegen.llvm.instructions.reductions import (
-    PAIRED_VECTORS,
-    ArgAccumulator,
-    CompensatedSum,
-    PlainAccumulator,
-)
+from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, contiguous_pair, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
-from smelt.codegen.llvm.lower_nest import identifier
+from smelt.codegen.llvm.lower_nest import identifier, mode_of
 from smelt.codegen.llvm.nests.environment import PACKED, PackedArray, Storage
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.schedule.transposed_strip import strip_rows
-from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.accumulate import accumulate
@@ -70,16 +64,13 @@ from smelt.loop.walk import Names, fresh, loop_around, loop_over, replace_loop, 
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import bool_, f64
+from smelt.types.dtype import bool_
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
 
 MAX_ALIGNED_VECTORS = 4
 """Maximum vectors of a loop that computes for no longer than memory moves."""
 MIN_ITERATIONS = 8
 """Minimum iterations of a loop that begins at a cache line: getting there costs one."""
-
-MIN_SUM_ROWS = 8
-"""Minimum rows whose sums in float64 end together with their errors, if vectors have as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +87,10 @@ class Share:
     before: Index
 
 
-def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str:
+def why_not_nest(s: Schedule, nest: Nest, *, decided: bool = False) -> str:
     """Return why a nest is not printed from its loops; empty if it is.
 
-    `storage` is the layout of the schedule's scratch memory, if that is known.
+    `decided` says that its uniform conditions have one answer.
     """
     if nest.has_states or _scans(nest):  # nothing else prints these
         return ""
@@ -111,11 +102,9 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "values of the last position"
     if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
         return "no vectors"
-    if nest.stages and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
+    if nest.stages and not decided and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
         return "stages of two versions"
-    if nest.reductions:
-        return _why_not_reductions(s, nest, storage or lay_out(s))
-    return _why_not_lanes(nest)
+    return "" if nest.reductions else _why_not_lanes(nest)
 
 
 _OTHERS = (ssa.Reduce, ssa.Dot)
@@ -131,26 +120,6 @@ def _why_not_lanes(nest: Nest) -> str:
     offsets += [x.access.offset for x in nest.stores]
     if any(coefficient(e, nest.vector or "") is None for e in (*indices, *offsets)):
         return "quotients of positions along the vectors"
-    return ""
-
-
-def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
-    """Return why the reductions of a nest are not folds along its vectors."""
-    for item in nest.reductions:
-        accumulator = storage.accumulator_of(item)
-        if isinstance(accumulator, CompensatedSum):
-            if _rows_together(s, nest, storage, item) >= min(s.lanes, MIN_SUM_ROWS):
-                return "rows whose sums and errors end together"
-            continue
-        if isinstance(accumulator, ArgAccumulator):
-            if not accumulator.in_order or coefficient(item.positions, nest.vector or "") != 1:
-                return "positions that lanes do not meet in order"
-            if is_fully_unrolled(s, nest):
-                return "positions in rows of a few vectors"
-            continue
-        plain = isinstance(accumulator, PlainAccumulator)
-        if not plain or (item.args[0].dtype != item.dtype and accumulator.inner != f64):
-            return "reductions that carry more than a number"
     return ""
 
 
@@ -250,7 +219,7 @@ def in_vectors(
     for name in full if cuts and not is_short else ():
         func = distribute(func, name, cuts, STRIP_ELEMENTS)
     if row is not None and (count := _batch(s, nest, storage, vector_bytes)):
-        func = batch_rows(func, row.var, count, vector_bytes)
+        func = batch_rows(func, row.var, count)
     jammed = ""
     if row is not None and together:
         func, jammed = split_groups(func, row.var, together)
@@ -467,14 +436,16 @@ def _rows_together(s: Schedule, nest: Nest, storage: Storage, item: ssa.Reductio
 
 def _batch(s: Schedule, nest: Nest, storage: Storage, vector_bytes: int) -> int:
     """Return of how many rows the reductions end together; 0 if each row ends alone."""
-    counts = [0]
+    counts: list[int] = []
     for item in nest.reductions:
-        dtype, *errors = storage.accumulator_of(item).parts
-        rows = min(s.lanes, vector_bytes // dtype.itemsize)
-        if errors or dtype == bool_ or not 2 <= rows <= _rows_together(s, nest, storage, item):
+        accumulator = storage.accumulator_of(item)
+        parts = accumulator.parts
+        rows = min(s.lanes, vector_bytes // max(d.itemsize for d in parts))
+        single = item.row.positional and mode_of(s, nest, item, accumulator) == "own"
+        if single or bool_ in parts or not 2 <= rows <= _rows_together(s, nest, storage, item):
             return 0
         counts.append(rows)
-    return max(counts)
+    return min(counts, default=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
 
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
 A fold of a loop around `j` takes vectors too, those of the tail apart if they are shorter.
-`argmax` and `argmin` keep one lane, which takes each lane of a vector.
+`argmax` and `argmin` keep one lane, which takes each lane of a vector, or all of them.
 Vectors that fill no cache lines are not stored past the caches.
 A scan combines the prefixes of each vector's lanes with the last lane before it:
 
@@ -142,19 +142,19 @@ def vectorize(
     folded = {*folds}
     owners = [s for s in loops if s.var != var and folded & {c.name for c in s.carry}]
     owners = [s for s in owners if inside and inside[0] in statements(s.body)]
-    outer = tuple(c for s in owners for c in s.carry if c.name in folded and not c.position)
+    outer = tuple(c for s in owners for c in s.carry if c.name in folded and not _is_single(c))
     every = [x.name for s in owners[:1] for x in statements(s.body) if isinstance(x, ir.Fold)]
     if any(every.count(c.name) > folds.count(c.name) for c in outer):
         _refuse(f"what the loop over {var} folds is folded outside of it too")
     firsts = {c.name: _renamed(_vector_carry(c, lanes, rest, env), names) for c in outer}
-    lasts = {c.name: _vector_carry(c, rest or lanes, rest, env) for c in outer}
+    lasts = {c.name: _tail_carry(c, lanes, rest, env) for c in outer}
     lasts = {
         n: firsts[n] if _lanes(c) == _lanes(firsts[n]) else _renamed(c, names)
         for n, c in lasts.items()
     }
 
     def change(loop: ir.For) -> Body:
-        best = tuple(c for s in owners for c in s.carry if c.name in folded and c.position)
+        best = tuple(c for s in owners for c in s.carry if c.name in folded and _is_single(c))
         _check(loop, env, {c.name for c in outer if tail == "mask"} | {c.name for c in best})
         mid = loop.low if tail == "masked" else loop.high
         mid = mid if tail in ("masked", "whole") else whole_groups(loop, lanes)
@@ -172,11 +172,11 @@ def vectorize(
         vector_carry = tuple(_vector_carry(c, lanes, rest, env) for c in loop.carry)
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
         out: list[ir.For] = []
-        if tail != "masked":
+        if tail != "masked" and not (tail == "mask" and mid == loop.low):
             main = replace(head, body=_to(firsts, Widen(loop, lanes, env).body(body)))
             out.append(copy_loop(main, names))
         last = out[:]
-        if group:
+        if group and out:
             vectors = _to(firsts, Widen(loop, group, env).body(body))
             carry = tuple(map(_continued, vector_carry, out[0].carry))
             part = replace(head, low=mid, step=group, carry=carry, body=vectors)
@@ -186,7 +186,7 @@ def vectorize(
             last = [replace(part, carry=tuple(replace(c, init=x.init) for c, x in starts))]
         if tail in ("mask", "masked"):
             on, count = names.new("on"), rest or lanes
-            carry = tuple(_vector_carry(c, count, rest, env) for c in loop.carry)
+            carry = tuple(_tail_carry(c, lanes, rest, env) for c in loop.carry)
             if last:
                 carry = tuple(map(_continued, carry, last[0].carry))
             count = min(count, group or count)
@@ -227,7 +227,8 @@ def _to(carries: Carries, body: Body) -> Body:
 
 
 def _renamed(c: ir.Carry, names: Names) -> ir.Carry:
-    return replace(c, name=names.new(c.name))
+    position = names.new(c.position) if c.position else ""
+    return replace(c, name=names.new(c.name), position=position)
 
 
 def _in_order(
@@ -277,6 +278,8 @@ def _in_order(
 def _resumed(loop: ir.For, last: ir.For, ends: Sequence[ir.Value]) -> tuple[ir.Carry, ...]:
     """Return the carries of a loop that continues vectors, of which `last` had the last."""
     carries = zip(loop.carry, last.carry, ends, strict=True)
+    if any(c.position and not _is_single(c) for c in loop.carry):
+        _refuse("positions of lanes continue in no scalar")
     return tuple(_continued(c, x) if c.position else replace(c, init=end) for c, x, end in carries)
 
 
@@ -284,7 +287,7 @@ def _published(loop: ir.For, last: ir.For, ends: Sequence[ir.Value]) -> Iterator
     """Name the folds of a loop, and their positions, after the loops over vectors."""
     yield from (ir.Let(c.name, end) for c, end in zip(loop.carry, ends, strict=True))
     for c, x in zip(loop.carry, last.carry, strict=True):
-        if c.position:
+        if _is_single(c):
             yield ir.Let(c.position, ir.position(ir.number(x.position)))
 
 
@@ -320,13 +323,24 @@ def _only_runs(loop: ir.For) -> bool:
     return bool(loop.carry) and not stored & read
 
 
+def _is_single(c: ir.Carry) -> bool:
+    """Return whether one lane takes those of all vectors, with their positions."""
+    return c.position != "" and c.mode == "own"
+
+
 def _vector_carry(c: ir.Carry, lanes: int, rest: int, env: Env) -> ir.Carry:
-    if c.position:
+    if _is_single(c):
         return c
     start = ir.identity(c.combine, type_of(c.init, env).dtype)
     if c.mode == "pairs":
         lanes = min(lanes, rest or lanes // 2)
-    return replace(c, init=ir.Splat(start, lanes))
+    places = c.start if c.start is None else ir.Splat(c.start, lanes)
+    return replace(c, init=ir.Splat(start, lanes), start=places)
+
+
+def _tail_carry(c: ir.Carry, lanes: int, rest: int, env: Env) -> ir.Carry:
+    """Return the carry of masked vectors: positions have as many lanes as before."""
+    return _vector_carry(c, lanes if c.position else rest or lanes, rest, env)
 
 
 def _lanes(c: ir.Carry) -> int:
@@ -336,9 +350,12 @@ def _lanes(c: ir.Carry) -> int:
 
 def _continued(c: ir.Carry, before: ir.Carry) -> ir.Carry:
     """Return a carry that continues another one, if it has as many lanes."""
-    if c.position:
+    if _is_single(c):
         return replace(c, init=ir.Ref(before.name), start=ir.position(ir.number(before.position)))
-    return replace(c, init=ir.Ref(before.name)) if _lanes(c) == _lanes(before) else c
+    if _lanes(c) != _lanes(before):
+        return c
+    start = c.start if c.start is None else ir.Ref(before.position)
+    return replace(c, init=ir.Ref(before.name), start=start)
 
 
 def _ends(
@@ -351,6 +368,10 @@ def _ends(
         first, last = out[0].carry[k], out[-1].carry[k]
         total: ir.Value = ir.Ref(last.name)
         if c.position:
+            if not _is_single(c):
+                best = ir.Across(c.combine, (total, ir.Ref(last.position)))
+                lets.append(ir.Let(c.position, best))
+                total = ir.Across(COMBINES[c.combine].winner, (total,))
             ends.append(total)
             continue
         if first is not last and isinstance(last.init, ir.Splat):  # of its own lanes
@@ -573,6 +594,10 @@ class Widen(Rewriter):
                 return (new,)
             case ir.Fold(name, value, position):
                 at = None if position is None else self._full(position)
+                carry = self.carries.get(name)
+                if at is not None and self.on is not None and carry and not _is_single(carry):
+                    assert carry.start is not None
+                    at = ir.Apply("select", (self.on, at, carry.start))
                 return (ir.Fold(name, self._folded(name, value), at),)
             case ir.Next(name, value):
                 return (ir.Next(name, self._full(value)),)

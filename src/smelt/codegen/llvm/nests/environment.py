@@ -35,7 +35,6 @@ from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import (
     Access,
     Item,
-    Reduction,
     Region,
     StoreItem,
     StreamState,
@@ -76,21 +75,6 @@ class RowShare:
     access: Access
     begin: Fraction
     share: Fraction
-
-
-@dataclass(frozen=True, slots=True)
-class RowBatch:
-    """A batch of rows whose reductions end together.
-
-    `first` is the first row; `held` has the addresses of each reduction's stored vectors, part by
-    part.
-    """
-
-    axis: str
-    first: Value
-    held: Mapping[Reduction, list[Value]]
-    lanes: Mapping[Reduction, int]
-    """Lanes that a reduction's vectors keep: as many as rows that become one vector."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,22 +182,6 @@ class VectorPacker(Protocol):
         ...
 
 
-class Reductions(Protocol):
-    """Emits the reductions of the current nest."""
-
-    def tail_lanes(self) -> int:
-        """Return the lanes of the masked vectors at the end of a loop."""
-        ...
-
-    def values_of_argreduce(self, reduction: Reduction) -> list[Reduction]:
-        """Return the reductions of the extreme value whose position another one finds."""
-        ...
-
-    def finished(self, reduction: Reduction, scope: Scope) -> Value:
-        """Return the result of a reduction whose states are in scratch."""
-        ...
-
-
 # ---- the environment -----------------------------------------------------------------------------
 
 
@@ -237,15 +205,12 @@ class Settings(TypedDict, total=False):
     products: VectorPacker
     proven_limits: frozenset[Limit]
     range_targets: Sequence[RangeStoreTarget]
-    row_batch: RowBatch
     saves: Sequence[Item]
     steps: Mapping[Visit, tuple[Value, Value]]
 
 
 class Environment(ABC):
     """What the code of a task's current nest is emitted from."""
-
-    reductions: Reductions
 
     def __init__(self, frame: Frame, ranges: AxisRanges, top: Scope, storage: Storage) -> None:
         self.frame, self.b, self.s = frame, frame.b, frame.s
@@ -269,8 +234,6 @@ class Environment(ABC):
         self.starts: Mapping[tuple[Region | None, str], Value] = {
             (None, axis): low for axis, (low, _) in ranges.items()
         }
-        self.row_batch: RowBatch | None = None
-        """Rows whose reductions are finished together."""
         self.steps: Mapping[Visit, tuple[Value, Value]] = {}
         """Start of the current block of a visit, and of its first block."""
         self.row_groups: Sequence[RowGroupRanges] = ()
@@ -406,7 +369,7 @@ class Environment(ABC):
 
     @abstractmethod
     def body(self, scope: Scope) -> None:
-        """Emit the innermost body: values, saves, reductions, stores, and updates of states."""
+        """Emit the innermost body: values, saves, stores, and updates of states."""
 
     @abstractmethod
     def save(self, scope: Scope) -> None:
