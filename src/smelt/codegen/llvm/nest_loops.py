@@ -78,6 +78,8 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     sums = [r for r in nest.reductions if r in lowering.arrays and adds_pairs_first(r)]
     pairs = {lowering.arrays[r][0][0] for r in sums if nest.pairs}
 
+    align = env.loop_alignment(nest.vector, env.s.lanes * nest.unroll) if nest.vector else 1
+
     def vectors(func: loop.Func) -> loop.Func:
         for var in lowering.lanes if func.body else ():  # there may be no elements
             if transposed:
@@ -92,6 +94,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
                 cuts,
                 blocks,
                 pairs,
+                align=1 if transposed else align,
                 storage=env.storage,
                 vector_bytes=env.frame.target.vector_bytes,
                 streaming=env.frame.streaming,

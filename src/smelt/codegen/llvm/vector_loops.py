@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import gcd
 
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
 from smelt.codegen.llvm.instructions.reductions import (
@@ -108,25 +109,20 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "stages of two versions"
     if nest.transposed:
         return "tiles"
-    if nest.reductions:
-        return _why_not_reductions(s, nest, storage or lay_out(s))
-    return _why_not_lanes(nest)
+    return _why_not_reductions(s, nest, storage or lay_out(s)) if nest.reductions else ""
 
 
 _OTHERS = (ssa.Reduce, ssa.Dot)
 """Values that only nests of other kinds compute."""
 
 
-def _why_not_lanes(nest: Nest) -> str:
-    """Return which of the values in a nest are not computed lane by lane."""
+def _has_quotients(nest: Nest) -> bool:
+    """Return whether lanes read positions that are not affine along them, such as j//n."""
     moving = [i for i in nest.items if nest.vector in i.axes]
     indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
-    indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
-    offsets = [a.offset for a in accesses_of(moving)]
-    offsets += [x.access.offset for x in nest.stores]
-    if any(coefficient(e, nest.vector or "") is None for e in (*indices, *offsets)):
-        return "quotients of positions along the vectors"
-    return ""
+    accesses = accesses_of(moving)
+    indices += [e for a in accesses for e in (a.offset, *(e for e, _ in a.limits))]
+    return any(coefficient(e, nest.vector or "") is None for e in indices)
 
 
 def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
@@ -158,11 +154,16 @@ def _step(access: Access, vector: str | None) -> Index | None:
     return coefficient(access.offset, vector or "")
 
 
-def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) -> loop.Func:
-    """Run a nest in vectors that are stored past the caches, in lines or pieces."""
+def _past_caches(
+    func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int, align: int
+) -> loop.Func:
+    """Run a nest in vectors that are stored past the caches, in lines or pieces.
+
+    What lanes read that have quotients follows from where vectors begin: they stay there.
+    """
     arrays = {identifier(x.access.buffer): x.access.buffer for x in nest.stores}
     sizes = {s.phase.dtypes[name].itemsize for name in arrays.values()}
-    if _is_long(nest) or len(sizes) > 1 or _scans(nest):
+    if _is_long(nest) or len(sizes) > 1 or _scans(nest) or _has_quotients(nest):
         func, tail = cut_tail(func, var, wide)
         func, main = store_if_aligned(func, var, arrays, PIECE if _is_long(nest) else CACHE_LINE)
     else:
@@ -174,8 +175,8 @@ def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) 
         if len(arrays) > 1:
             func, main = store_if_aligned(func, loops.other, arrays, PIECE)
     for name in main:
-        func = vectorize(func, name, wide, "whole")
-    return vectorize(func, tail, s.lanes, "masked")
+        func = vectorize(func, name, wide, "whole", align=align)
+    return vectorize(func, tail, s.lanes, "masked", align=gcd(align, wide))
 
 
 def _fills_lines(s: Schedule, nest: Nest) -> bool:
@@ -201,6 +202,7 @@ def in_vectors(
     blocks: Mapping[str, Index] | None = None,
     pairs: Collection[str] = (),
     *,
+    align: int = 1,
     storage: Storage,
     vector_bytes: int,
     streaming: bool,
@@ -210,7 +212,8 @@ def in_vectors(
 
     `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin,
     `blocks` the distances from what a stream's block reads of arrays to the next one's, and `pairs`
-    arrays of sums that some elements may be added for before they are widened.
+    arrays of sums that some elements may be added for before they are widened. `align` divides the
+    position at which the loop begins.
     """
     row, walk = loop_around(func.body, var), loop_over(func.body, var)
     if packed is not None and packed.row_vectors and row is not None:
@@ -233,7 +236,7 @@ def in_vectors(
     keeps_start = nest.reductions or nest.state_updates or (packed and packed.width)
     if not (keeps_start or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
-    func = _widen_parts(func, s, nest, parts, (wide, rest), streaming)
+    func = _widen_parts(func, s, nest, parts, (wide, rest), align, streaming)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
     full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
     for name in full if nest.reductions and not (cuts or is_short) else ():
@@ -281,6 +284,7 @@ def _widen_parts(
     nest: Nest,
     parts: Mapping[str, int | None],
     widths: tuple[int, int],
+    align: int,
     streaming: bool,
 ) -> loop.Func:
     """Run the parts of a loop in vectors.
@@ -289,16 +293,20 @@ def _widen_parts(
     of those for the remainder.
     """
     wide, rest = widths
+    lows = {t.var: t.low for t in _loops(func)}
+    first = lows[next(iter(parts))]
     for name, most in parts.items():
+        start = align if lows[name] == first else 1
         if most is not None and most <= s.lanes:
-            func = vectorize(func, name, s.lanes, "masked")
+            func = vectorize(func, name, s.lanes, "masked", align=start)
         elif streaming:
-            func = _past_caches(func, s, nest, name, wide)
+            func = _past_caches(func, s, nest, name, wide, start)
         elif len(parts) > 1 and wide > s.lanes:
-            func = vectorize(func, name, wide, "scalar")
-            func = vectorize(func, name, s.lanes, "mask")
+            func = vectorize(func, name, wide, "scalar", align=start)
+            func = vectorize(func, name, s.lanes, "mask", align=gcd(start, wide))
         else:
-            func = vectorize(func, name, wide, "mask" if rest > 1 else "scalar", rest)
+            tail = "mask" if rest > 1 else "scalar"
+            func = vectorize(func, name, wide, tail, rest, start)
     return func
 
 

@@ -66,6 +66,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import gcd
 from typing import Literal, NoReturn, TypeAlias
 
 from smelt.errors import LoopPassError
@@ -105,12 +106,14 @@ _OPERATORS = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
 Carries: TypeAlias = Mapping[str, ir.Carry]
 
 
-def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) -> ir.Func:
+def vectorize(
+    func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0, align: int = 1
+) -> ir.Func:
     """Run `lanes` iterations of the loop over `var` at once.
 
     Masked vectors have `rest` lanes, if that is less; folds then have as many from there on, and
-    `pairs` have no more of them before. Raises LoopPassError if iterations are not independent, or
-    hold what has no vector form.
+    `pairs` have no more of them before. The loop begins at a multiple of `align`. Raises
+    LoopPassError if iterations are not independent, or hold what has no vector form.
     """
     env, names = types_in(func), Names(func)
     loops = [s for s in statements(func.body) if isinstance(s, ir.For)]
@@ -133,6 +136,7 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
     def change(loop: ir.For) -> Body:
         best = tuple(c for s in owners for c in s.carry if c.name in folded and c.position)
         _check(loop, env, {c.name for c in outer if tail == "mask"} | {c.name for c in best})
+        start = gcd(loop.low if isinstance(loop.low, int) else align, lanes)
         mid = loop.low if tail == "masked" else loop.high
         mid = mid if tail in ("masked", "whole") else whole_groups(loop, lanes)
         if tail == "none" and mid != loop.high:
@@ -142,7 +146,7 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
             scan = replace(loop, body=body)
 
             def widen(step: int, on: str) -> Body:
-                widened = Widen(scan, step, env, on, outer + best, names).body(body)
+                widened = Widen(scan, step, env, on, outer + best, names, start).body(body)
                 return _to(lasts if on else firsts, widened)
 
             return _in_order(scan, mid, lanes, tail, rest, env, names, widen)
@@ -150,7 +154,8 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
         out: list[ir.For] = []
         if tail != "masked":
-            main = replace(head, body=_to(firsts, Widen(loop, lanes, env).body(body)))
+            widen = Widen(loop, lanes, env, align=start)
+            main = replace(head, body=_to(firsts, widen.body(body)))
             out.append(copy_loop(main, names))
         if tail in ("mask", "masked"):
             on, count = names.new("on"), rest or lanes
@@ -159,7 +164,8 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
                 pairs = zip(carry, out[0].carry, strict=True)
                 carry = tuple(_continued(c, before) for c, before in pairs)
             mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), count))
-            masked = (mask, *_to(lasts, Widen(loop, count, env, on, outer + best).body(body)))
+            widen = Widen(loop, count, env, on, outer + best, align=start)
+            masked = (mask, *_to(lasts, widen.body(body)))
             end = replace(head, low=mid, high=loop.high, step=count, carry=carry, body=masked)
             out.append(copy_loop(end, names))
         lets, ends = _ends(loop, out, env, names)
@@ -374,9 +380,12 @@ class Widen(Rewriter):
         on: str = "",
         outer: tuple[ir.Carry, ...] = (),
         names: Names | None = None,
+        align: int = 1,
     ) -> None:
         super().__init__()
         self.loop, self.lanes, self.env = loop, lanes, env
+        self.align = gcd(align, lanes)
+        """A number that divides the positions at which vectors begin."""
         self.on: ir.Value | None = ir.Ref(on) if on else None
         self.varying = {loop.var}
         self.verdicts: dict[int, bool] = {}
@@ -433,9 +442,14 @@ class Widen(Rewriter):
                 _refuse(f"the loop over {self.loop.var} has vectors already")
 
     def _compared(self, v: ir.Apply) -> ir.Value | None:
-        """Return in which lanes a comparison holds that flips at one of them."""
+        """Return in which lanes a comparison holds that flips at one of them, or has quotients."""
         gap = gap_of(v)
-        if gap is None or (slope := self._slope(gap)) not in (1, -1):
+        if gap is None:
+            return None
+        slope = self._slope(gap)
+        if slope is None and self._only_loop_varies(gap):
+            return ir.Apply("le", (ir.position(0), self._lane_index(gap)))
+        if slope not in (1, -1):
             return None
         if slope == -1:
             return ir.Prefix(expr.add(gap, 1), self.lanes)
@@ -451,6 +465,8 @@ class Widen(Rewriter):
             if slope != 1:
                 step = ir.Apply("mul", (step, ir.position(slope)))
             return ir.Apply("add", (ir.position(e), step))
+        if self._only_loop_varies(e):
+            return self._lane_index(e)
         total: ir.Value | None = None
         for monomial, c in expr.terms_of(e):
             term: ir.Value = ir.position(
@@ -480,8 +496,14 @@ class Widen(Rewriter):
         slope = coefficient(self._first_lanes(e), self.loop.var)
         if slope is None or self._index_varies(slope):
             return None
-        others = any(a.name in self.varying and a.name != self.loop.var for a in expr.atoms(e))
-        return None if others else slope
+        return slope if self._only_loop_varies(e) else None
+
+    def _only_loop_varies(self, e: Index) -> bool:
+        return all(a.name not in self.varying or a.name == self.loop.var for a in expr.atoms(e))
+
+    def _lane_index(self, e: Index) -> ir.Value:
+        start = ir.variable(self.loop)
+        return ir.lane_index(e, self.loop.var, start, self.lanes, self.align)
 
     def _first_lanes(self, e: Index) -> Index:
         """Return an index without quotients that are equal in all lanes: vectors are whole groups.
@@ -501,12 +523,19 @@ class Widen(Rewriter):
         return total
 
     def _divides_groups(self, a: Atom) -> bool:
-        """Return whether an atom divides the distance from the loop's start by whole vectors."""
+        """Return whether an atom divides a position by whole vectors.
+
+        Or the distance from the loop's start, if vectors begin there and not at their multiples.
+        """
         if a.kind not in ("//", "%"):
             return False
         distance, divisor = a.args
-        start = expr.sub(ir.variable(self.loop), self.loop.low)
-        return distance == start and isinstance(divisor, int) and divisor % self.lanes == 0
+        if not isinstance(divisor, int) or divisor % self.lanes:
+            return False
+        position = ir.variable(self.loop)
+        starts = {expr.sub(position, self.loop.low)}
+        starts |= {position} if self.align == self.lanes else set()
+        return distance in starts
 
     def place(self, p: ir.Place) -> ir.Place:
         mask = None if p.mask is None else self.value(p.mask)
