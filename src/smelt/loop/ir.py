@@ -366,6 +366,8 @@ class Module:
 
 # ---- construction ----------------------------------------------------------------------------
 
+FAR: Final = 1 << 62
+"""Extent of a variable that no position reaches."""
 UNKNOWN: Final = expr.UNKNOWN
 """Extent of a variable that may be any integer."""
 
@@ -399,15 +401,9 @@ def position(index: Index) -> IndexValue:
     return IndexValue(index, i64)
 
 
-def lane_variable(start: Index, lanes: int) -> Index:
+def lane_variable(start: Index) -> Index:
     """Return the variable of an index expression in lanes that begin at a position."""
-    return expr.axis(AT, expr.add(start, lanes) if expr.nonnegative(start) else UNKNOWN)
-
-
-def lane_index(index: Index, var: str, start: Index, lanes: int, align: int = 1) -> Value:
-    """Return an index expression whose variable `var` is `start` + k in lane k."""
-    moved = expr.replace(index, {var: lane_variable(start, lanes)})
-    return LaneIndex(moved, start, lanes, align)
+    return expr.axis(AT, FAR if expr.nonnegative(start) else UNKNOWN)
 
 
 def as_index(value: Value) -> Index | None:

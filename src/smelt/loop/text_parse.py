@@ -472,7 +472,7 @@ class _Reader:
         lanes = c.number("a number of lanes")
         align = c.number("a divisor") if c.accept("align") else 1
         c.expect(";")
-        self.indices[ir.AT] = ir.lane_variable(start, lanes)
+        self.indices[ir.AT] = ir.lane_variable(start)
         index = self._index(c)
         del self.indices[ir.AT]
         c.expect(")")

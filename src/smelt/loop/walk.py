@@ -270,7 +270,7 @@ class Rewriter:
             case ir.LaneIndex(index, start, lanes, align):
                 e, first = self.index(index), self.index(start)
                 same = e is index and first is start
-                return v if same else ir.lane_index(e, ir.AT, first, lanes, align)
+                return v if same else ir.LaneIndex(e, first, lanes, align)
             case ir.Across(combine, args, scan):
                 new = self._tuple(args)
                 return v if new is args else ir.Across(combine, new, scan)
@@ -393,7 +393,7 @@ def fresh(
 ) -> Body:
     """Copy statements: what they bind gets new names except `keep`, and variables are replaced.
 
-    The variable of an outermost loop gets the extent that follows from its range.
+    The variable of an outermost loop gets the extent that follows from its range, if one does.
     """
     body = tuple(body)
     return copier(body, names, variables, keep).body(body)
@@ -410,7 +410,7 @@ def copier(
     swap, kept = dict(variables or {}), set(keep)
     new = {n: names.new(n) for n in dict.fromkeys(bound(body)) if n not in kept}
     for s in body:
-        if isinstance(s, ir.For) and s.var in new:
+        if isinstance(s, ir.For) and s.var in new and expr.nonnegative(s.low):
             swap[s.var] = ir.variable(s, new[s.var])
 
     def leaf(a: Atom) -> Index | None:

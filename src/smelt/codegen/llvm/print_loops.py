@@ -63,7 +63,7 @@ from smelt.ops.combine import COMBINES, Combine
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bool_, f64, i32, i64
-from smelt.types.expr import Atom, Expr, Index, nonnegative
+from smelt.types.expr import Atom, Expr, Index, atoms
 
 Value = ir.Value
 I1 = ir.IntType(1)
@@ -507,7 +507,8 @@ def _is_at_hand(v: loop.Value) -> bool:
 
 def period_of(v: loop.LaneIndex) -> PeriodicIndex | None:
     """Return how an index repeats along its lanes; None if it does not, or counts up."""
-    if coefficient(v.index, loop.AT) is not None or not nonnegative(v.start):
+    at = next((a for a in atoms(v.index) if a.name == loop.AT), None)
+    if at is None or at.extent == loop.UNKNOWN or coefficient(v.index, loop.AT) is not None:
         return None
     return find_period(v.index, loop.AT)
 

@@ -16,6 +16,7 @@ from fractions import Fraction
 from math import gcd
 
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
+from smelt.codegen.llvm.instructions.indexing import lane_invariant
 from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
     ArgAccumulator,
@@ -59,7 +60,7 @@ from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import jam
-from smelt.loop.passes.vectorize import vectorize
+from smelt.loop.passes.vectorize import Tail, vectorize
 from smelt.loop.walk import Names, fresh, loop_around, loop_over, replace_loop, statements
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
@@ -125,6 +126,15 @@ def _has_quotients(nest: Nest) -> bool:
     return any(coefficient(e, nest.vector or "") is None for e in indices)
 
 
+def _permutes(nest: Nest, lanes: int, align: int) -> bool:
+    """Return whether lanes of a nest's vectors have no fixed stride: best without masks."""
+    v = nest.vector or ""
+    offsets = [a.offset for a in accesses_of(nest.items)] + [x.access.offset for x in nest.stores]
+    if align % lanes == 0:
+        offsets = [lane_invariant(e, v, lanes) for e in offsets]
+    return any(coefficient(e, v) is None for e in offsets)
+
+
 def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
     """Return why the reductions of a nest are not folds along its vectors."""
     for item in nest.reductions:
@@ -176,7 +186,8 @@ def _past_caches(
             func, main = store_if_aligned(func, loops.other, arrays, PIECE)
     for name in main:
         func = vectorize(func, name, wide, "whole", align=align)
-    return vectorize(func, tail, s.lanes, "masked", align=gcd(align, wide))
+    rest: Tail = "mask" if _permutes(nest, s.lanes, align) and wide > s.lanes else "masked"
+    return vectorize(func, tail, s.lanes, rest, align=gcd(align, wide))
 
 
 def _fills_lines(s: Schedule, nest: Nest) -> bool:
@@ -301,7 +312,7 @@ def _widen_parts(
             func = vectorize(func, name, s.lanes, "masked", align=start)
         elif streaming:
             func = _past_caches(func, s, nest, name, wide, start)
-        elif len(parts) > 1 and wide > s.lanes:
+        elif wide > s.lanes == rest and (len(parts) > 1 or _permutes(nest, wide, start)):
             func = vectorize(func, name, wide, "scalar", align=start)
             func = vectorize(func, name, s.lanes, "mask", align=gcd(start, wide))
         else:

@@ -154,8 +154,8 @@ def vectorize(
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
         out: list[ir.For] = []
         if tail != "masked":
-            widen = Widen(loop, lanes, env, align=start)
-            main = replace(head, body=_to(firsts, widen.body(body)))
+            vectors = Widen(loop, lanes, env, align=start)
+            main = replace(head, body=_to(firsts, vectors.body(body)))
             out.append(copy_loop(main, names))
         if tail in ("mask", "masked"):
             on, count = names.new("on"), rest or lanes
@@ -164,8 +164,8 @@ def vectorize(
                 pairs = zip(carry, out[0].carry, strict=True)
                 carry = tuple(_continued(c, before) for c, before in pairs)
             mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), count))
-            widen = Widen(loop, count, env, on, outer + best, align=start)
-            masked = (mask, *_to(lasts, widen.body(body)))
+            vectors = Widen(loop, count, env, on, outer + best, align=start)
+            masked = (mask, *_to(lasts, vectors.body(body)))
             end = replace(head, low=mid, high=loop.high, step=count, carry=carry, body=masked)
             out.append(copy_loop(end, names))
         lets, ends = _ends(loop, out, env, names)
@@ -502,8 +502,9 @@ class Widen(Rewriter):
         return all(a.name not in self.varying or a.name == self.loop.var for a in expr.atoms(e))
 
     def _lane_index(self, e: Index) -> ir.Value:
-        start = ir.variable(self.loop)
-        return ir.lane_index(e, self.loop.var, start, self.lanes, self.align)
+        start = next(atom_index(a) for a in expr.atoms(e) if a.name == self.loop.var)
+        moved = expr.replace(e, {self.loop.var: ir.lane_variable(start)})
+        return ir.LaneIndex(moved, start, self.lanes, self.align)
 
     def _first_lanes(self, e: Index) -> Index:
         """Return an index without quotients that are equal in all lanes: vectors are whole groups.
