@@ -54,10 +54,7 @@ Value = ir.Value
 
 def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     """Emit a nest from its loops, inside those of `scope`; return whether it has any."""
-    row_groups = any(nest in x.groups.nests for x in env.row_groups)
-    if (row_groups and not nest.has_states) or env.range_targets:
-        return False
-    if why_not_nest(env.s, nest, env.storage):
+    if env.range_targets or why_not_nest(env.s, nest, env.storage):
         return False
     packed = env.products.packed_array(nest) if env.products and nest.packed else None
     if nest.packed and (packed is None or packed.width % (env.s.lanes * nest.unroll)):
@@ -72,6 +69,8 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
         asks += env.frame.shares.get(env.s.nests[-1], ())
     steps = {identifier(a.buffer): next_block(env.s, nest, a) for a in accesses_of(nest.items)}
     blocks = {name: lowering.index(step) for name, step in steps.items() if step is not None}
+    groups = (x.groups.group for x in env.row_groups if nest in x.groups.nests)
+    group = next(groups, 0)
     transposed = any(c.transposes_sums for c in env.s.products.values())
     transposed &= not (nest.reductions or cuts or is_fully_unrolled(env.s, nest, nest.items))
     printer.block(lowering.states_func().body)
@@ -99,6 +98,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
                 vector_bytes=env.frame.target.vector_bytes,
                 streaming=env.frame.streaming,
                 packed=packed,
+                group=group,
             )
         return func if lowering.lanes else without_vectors(func, env.s, nest)
 

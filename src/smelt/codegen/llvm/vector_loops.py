@@ -218,13 +218,15 @@ def in_vectors(
     vector_bytes: int,
     streaming: bool,
     packed: PackedArray | None = None,
+    group: int = 0,
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
     `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin,
     `blocks` the distances from what a stream's block reads of arrays to the next one's, and `pairs`
-    arrays of sums that some elements may be added for before they are widened. `align` divides the
-    position at which the loop begins.
+    arrays of sums that some elements may be added for before they are widened. `group` are the
+    lanes of whole vectors before masked ones: rows end at multiples of them, or 0. `align` divides
+    the position at which the loop begins.
     """
     row, walk = loop_around(func.body, var), loop_over(func.body, var)
     if packed is not None and packed.row_vectors and row is not None:
@@ -247,7 +249,8 @@ def in_vectors(
     keeps_start = nest.reductions or nest.state_updates or (packed and packed.width)
     if not (keeps_start or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
-    func = _widen_parts(func, s, nest, parts, (wide, rest), align, streaming)
+    group = group if group < wide else 0
+    func = _widen_parts(func, s, nest, parts, (wide, rest, group), align, streaming)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
     full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
     for name in full if nest.reductions and not (cuts or is_short) else ():
@@ -294,16 +297,16 @@ def _widen_parts(
     s: Schedule,
     nest: Nest,
     parts: Mapping[str, int | None],
-    widths: tuple[int, int],
+    widths: tuple[int, int, int],
     align: int,
     streaming: bool,
 ) -> loop.Func:
     """Run the parts of a loop in vectors.
 
-    A part with a number has at most so many positions. `widths` are the lanes of whole vectors and
-    of those for the remainder.
+    A part with a number has at most so many positions. `widths` are the lanes of whole vectors, of
+    those for the remainder, and of whole ones before these, if any.
     """
-    wide, rest = widths
+    wide, rest, group = widths
     lows = {t.var: t.low for t in _loops(func)}
     first = lows[next(iter(parts))]
     for name, most in parts.items():
@@ -312,13 +315,21 @@ def _widen_parts(
             func = vectorize(func, name, s.lanes, "masked", align=start)
         elif streaming:
             func = _past_caches(func, s, nest, name, wide, start)
-        elif wide > s.lanes == rest and (len(parts) > 1 or _permutes(nest, wide, start)):
+        elif whole := group or _whole_lanes(s, nest, wide, rest, start):
+            func = vectorize(func, name, wide, "mask", rest, whole, start)
+        elif len(parts) > 1 and wide > s.lanes:
             func = vectorize(func, name, wide, "scalar", align=start)
             func = vectorize(func, name, s.lanes, "mask", align=gcd(start, wide))
         else:
             tail = "mask" if rest > 1 else "scalar"
-            func = vectorize(func, name, wide, tail, rest, start)
+            func = vectorize(func, name, wide, tail, rest, align=start)
     return func
+
+
+def _whole_lanes(s: Schedule, nest: Nest, wide: int, rest: int, align: int) -> int:
+    """Return the lanes of whole vectors before masked ones, where masks cost permutations."""
+    is_map = not nest.reductions and wide > s.lanes == rest
+    return s.lanes if is_map and _permutes(nest, wide, align) else 0
 
 
 def _prefetch_later_rows(

@@ -25,6 +25,7 @@ from smelt.loop.env import Env, type_of
 from smelt.loop.walk import (
     Body,
     Rewriter,
+    atom_index,
     reads,
     statements,
     substitute_index,
@@ -70,8 +71,29 @@ def gap_of(v: ir.Value) -> Index | None:
     left, right = map(ir.as_index, v.args)
     if left is None or right is None:
         return None
+    left, right = _clamped(left, right), _clamped(right, left)
+    if left is None or right is None:
+        return None
     sign, shift = COMPARISONS[v.op]
-    return expr.add(expr.mul(expr.sub(left, right), sign), shift)
+    gap = expr.add(expr.mul(expr.sub(left, right), sign), shift)
+    return None if expr.may_wrap(gap) else gap
+
+
+def _clamped(e: Index, other: Index) -> Index | None:
+    """Return what compares with positions as an index does, and is far from wrapping.
+
+    A value of the program may be any integer; with positions added it may have wrapped (None).
+    """
+    values = [a for a in expr.atoms(e) if a.kind == "value"]
+    if not values:
+        return e
+    if e != atom_index(values[0]) or any(a.kind == "value" for a in expr.atoms(other)):
+        return None
+    return expr.minimum(expr.maximum(e, -FARTHEST), FARTHEST)
+
+
+FARTHEST = 1 << 62
+"""Maximum distance of a value from positions: farther ones compare with them alike."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ from smelt.codegen.llvm.access.memory import (
 )
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import LINE, lane_numbers, table
+from smelt.codegen.llvm.instructions.registers import LINE, Isa, lane_numbers, table
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.loopir.periodic_index import PeriodicIndex, find_period
 from smelt.codegen.llvm.nests.environment import Environment
-from smelt.machine.target import Isa, Target
+from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
 from smelt.types.expr import Index, axes_of
@@ -47,7 +47,7 @@ ONE_REGISTER = 8
 """Lanes of 32 bits that an AVX2 register permutes by positions in another one."""
 
 
-def can_permute(target: Isa | Target, lanes: int) -> bool:
+def can_permute(target: Isa, lanes: int) -> bool:
     """Return whether there are instructions that permute so many lanes of two registers freely."""
     return target.facts.permutes == "two registers" and lanes in KINDS
 
