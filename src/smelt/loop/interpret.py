@@ -375,7 +375,7 @@ class _Run:
             case ir.LaneIndex(index, start, lanes, align):
                 first = self.index(start, env)
                 if first % align:
-                    raise VerifyError(f"{first} is no multiple of {align}")
+                    raise VerifyError(f"{first} is not a multiple of {align}")
                 return np.array(
                     [self.index(index, {**env, ir.AT: first + k}) for k in range(lanes)]
                 )

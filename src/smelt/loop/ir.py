@@ -366,7 +366,7 @@ class Module:
 
 # ---- construction ----------------------------------------------------------------------------
 
-FAR: Final = 1 << 62
+UNREACHED: Final = 1 << 62
 """Extent of a variable that no position reaches."""
 UNKNOWN: Final = expr.UNKNOWN
 """Extent of a variable that may be any integer."""
@@ -403,7 +403,7 @@ def position(index: Index) -> IndexValue:
 
 def lane_variable(start: Index) -> Index:
     """Return the variable of an index expression in lanes that begin at a position."""
-    return expr.axis(AT, FAR if expr.nonnegative(start) else UNKNOWN)
+    return expr.axis(AT, UNREACHED if expr.nonnegative(start) else UNKNOWN)
 
 
 def as_index(value: Value) -> Index | None:

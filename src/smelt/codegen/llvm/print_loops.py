@@ -415,12 +415,12 @@ class LoopPrinter:
         return Lanes(loop.AT, start, v.lanes, mask, v.align, prefetched=self.prefetched)
 
     def _periodic_mask(self, gap: loop.LaneIndex) -> Value | None:
-        """Print in which lanes a periodic index is >= 0, from a table; None if it is not one."""
+        """Print in which lanes an index is >= 0; None if it is not periodic."""
         truths = periodic_truths(period_of(gap))
         return None if truths is None else periodic_mask(self.b, truths, self._lanes_at(gap))
 
     def _permuted(self, m: LLVMMachine, place: loop.Place) -> Value | None:
-        """Print a load whose index repeats, by permutations of vectors; None if that is no way."""
+        """Print a load whose index repeats, by permutations of vectors; None if it cannot be."""
         at, tests = place.at, periodic_tests(place.mask)
         period = period_of(at) if isinstance(at, loop.LaneIndex) else None
         if not isinstance(at, loop.LaneIndex) or period is None or tests is None:
@@ -493,7 +493,7 @@ class LoopPrinter:
 
 
 def _is_at_hand(v: loop.Value) -> bool:
-    """Return whether a value costs nothing, and may be printed where nobody needs it."""
+    """Return whether a value costs nothing wherever it is printed."""
     match v:
         case loop.Const() | loop.Ref() | loop.IndexValue(int()):
             return True
@@ -506,7 +506,7 @@ def _is_at_hand(v: loop.Value) -> bool:
 
 
 def period_of(v: loop.LaneIndex) -> PeriodicIndex | None:
-    """Return how an index repeats along its lanes; None if it does not, or counts up."""
+    """Return how an index repeats along lanes; None if it does not."""
     at = next((a for a in atoms(v.index) if a.name == loop.AT), None)
     if at is None or at.extent == loop.UNKNOWN or coefficient(v.index, loop.AT) is not None:
         return None

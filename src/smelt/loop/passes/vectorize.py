@@ -77,6 +77,19 @@ func f(x: f32[n], y: out f32[1]; n)
   s = across(sum, s_3)
   y[0] = s
 
+Quotients along the vectors are one index expression for all lanes, whose `@` counts from the first
+lane's position; vectors begin at multiples of their lanes if the loop does:
+
+>>> module = parse('''
+... tile f(x: f32[], y: out f32[]; o, n)
+...   each i in 0 .. n
+...     y[i] = x[i//3 + o] + x[i//8]
+... ''')
+>>> print(text(Module("f", (vectorize(module.funcs[0], "i", 4, "whole"),))))
+tile f(x: f32[], y: out f32[]; o, n)
+  each i_1 in 0 .. n by 4
+    y[i_1 : 4] = x[lanes(i_1, 4 align 4; @//3 + o) : 4] + x[i_1//8 : 4 * 0]
+
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
 a remainder), `whole` (the length is a multiple), `masked` (all vectors are masked: what is left is
 short).
@@ -127,13 +140,7 @@ Carries: TypeAlias = Mapping[str, ir.Carry]
 
 
 def vectorize(
-    func: ir.Func,
-    var: str,
-    lanes: int,
-    tail: Tail,
-    rest: int = 0,
-    group: int = 0,
-    align: int = 1,
+    func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0, group: int = 0, align: int = 1
 ) -> ir.Func:
     """Run `lanes` iterations of the loop over `var` at once.
 
@@ -480,7 +487,7 @@ class Widen(Rewriter):
                 _refuse(f"the loop over {self.loop.var} has vectors already")
 
     def _compared(self, v: ir.Apply) -> ir.Value | None:
-        """Return in which lanes a comparison holds that flips at one of them, or has quotients."""
+        """Return the lanes of a comparison that flips at one of them, or has quotients."""
         gap = gap_of(v)
         if gap is None:
             return None
@@ -554,27 +561,29 @@ class Widen(Rewriter):
         total: Index = 0
         for monomial, c in expr.terms_of(e):
             varying = [a for a in monomial if self._atom_varies(a)]
-            if len(varying) != 1 or not self._divides_groups(varying[0]):
+            step = self._step(varying[0]) if len(varying) == 1 else None
+            if step is None:
                 total = expr.add(total, expr.build({monomial: c}))
-            elif varying[0].kind == "%":
+            else:
                 fixed = expr.build({tuple(a for a in monomial if a != varying[0]): c})
-                total = expr.add(total, expr.mul(fixed, ir.variable(self.loop)))
+                total = expr.add(total, expr.mul(fixed, step))
         return total
 
-    def _divides_groups(self, a: Atom) -> bool:
-        """Return whether an atom divides a position by whole vectors.
+    def _step(self, a: Atom) -> Index | None:
+        """Return 0 for what is equal in all lanes, the variable for what counts up.
 
-        Or the distance from the loop's start, if vectors begin there and not at their multiples.
+        A position is divided by whole vectors, or its distance from the loop's start, if vectors
+        begin there and not at their multiples; or all lanes divide the same number.
         """
-        if a.kind not in ("//", "%"):
-            return False
+        if a.kind not in ("//", "%") or self._index_varies(a.args[1]):
+            return None
         distance, divisor = a.args
-        if not isinstance(divisor, int) or divisor % self.lanes:
-            return False
         position = ir.variable(self.loop)
         starts = {expr.sub(position, self.loop.low)}
         starts |= {position} if self.align == self.lanes else set()
-        return distance in starts
+        if distance in starts and isinstance(divisor, int) and divisor % self.lanes == 0:
+            return 0 if a.kind == "//" else position
+        return None if self._index_varies(self._first_lanes(distance)) else 0
 
     def place(self, p: ir.Place) -> ir.Place:
         mask = None if p.mask is None else self.value(p.mask)

@@ -87,7 +87,7 @@ def index_lanes(b: ir.IRBuilder, period: PeriodicIndex, lanes: Lanes, first: Val
 
 
 def lane_test(env: Environment, gap: Index, scope: Scope) -> Value | None:
-    """Emit in which lanes a periodic gap is >= 0; None if the gap is not purely periodic."""
+    """Emit the lanes in which a gap is >= 0; None if not periodic."""
     truths = periodic_truths(lane_period(env, gap, scope))
     if truths is None or scope.lanes is None:
         return None
