@@ -23,10 +23,11 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from types import CodeType
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("src", "bench", "demo", "tests", "tools", "examples")
@@ -76,6 +77,7 @@ NO_NOUN = re.compile(
     rf"(?<!there )(?<!where )\b(is|are) no\b(?! ({COMPARATIVES})\b)", re.IGNORECASE
 )
 """English that reads as translated: "is no vector", "are no numbers"."""
+_ANY_PHRASE = re.compile(rf"\b({'|'.join(PROSE)})\b|{NO_NOUN.pattern}", re.IGNORECASE)
 
 BOUND = re.compile(r"[^.:;]*\b(from|up to|above|below|beyond) which\b|(Least|Most|Fewest) (?!of )")
 """How docstrings of constants do not begin: they say Minimum, Maximum or Threshold."""
@@ -138,20 +140,21 @@ def violations(path: str, source: str) -> list[Violation]:
     src/a.py:1: 'is no': say is not a ..., is not 1-D
     """
     tree = ast.parse(source)
+    nodes = [*ast.walk(tree)]
     most = MAX_WORDS_OF_TESTS if path.startswith("tests/") else MAX_WORDS
     every = [
-        *(Violation(path, *v) for v in _identifiers(tree)),
-        *(Violation(path, *v) for v in _docstrings(tree, most)),
+        *(Violation(path, *v) for v in _identifiers(nodes)),
+        *(Violation(path, *v) for v in _docstrings(nodes, most)),
         *(Violation(path, *v) for v in _comments(source)),
         *(Violation(path, *v) for v in _constants(tree)),
-        *(Violation(path, *v) for v in (_messages(tree) if path.startswith("src/") else ())),
+        *(Violation(path, *v) for v in (_messages(nodes) if path.startswith("src/") else ())),
     ]
     allowed = ALLOWED.get(path, frozenset())
     return sorted({v for v in every if v.word not in allowed}, key=lambda v: (v.line, v.word))
 
 
-def _identifiers(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    for node in ast.walk(tree):
+def _identifiers(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str, str]]:
+    for node in nodes:
         match node:
             case (
                 ast.FunctionDef(name=name)
@@ -171,8 +174,8 @@ def _identifiers(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
                 yield node.lineno, name, NAMES[part]
 
 
-def _docstrings(tree: ast.Module, most: int) -> Iterator[tuple[int, str, str]]:
-    for node in ast.walk(tree):
+def _docstrings(nodes: Iterable[ast.AST], most: int) -> Iterator[tuple[int, str, str]]:
+    for node in nodes:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         text = ast.get_docstring(node)
@@ -190,6 +193,8 @@ def _docstrings(tree: ast.Module, most: int) -> Iterator[tuple[int, str, str]]:
 
 
 def _comments(source: str) -> Iterator[tuple[int, str, str]]:
+    if not _ANY_PHRASE.search(" ".join(source.split())):
+        return  # to read tokens takes longer than all else
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield from _phrases(token.string, token.start[0])
@@ -208,10 +213,10 @@ def _constants(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
                 pass
 
 
-def _messages(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+def _messages(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str, str]]:
     """Yield what is wrong in strings that are values, not docstrings."""
-    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    statements = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         match node:
             case ast.Constant(value=str(text)) if id(node) not in statements:
                 for match in NO_NOUN.finditer(text):
@@ -222,6 +227,8 @@ def _messages(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
 
 def _phrases(text: str, line: int) -> Iterator[tuple[int, str, str]]:
     plain = re.sub(r"`[^`]*`", "", " ".join(text.split()))
+    if not _ANY_PHRASE.search(plain):
+        return
     for phrase, instead in PROSE.items():
         if re.search(rf"\b{phrase}\b", plain, re.IGNORECASE):
             yield line, phrase, instead
@@ -271,13 +278,12 @@ def unknown_names(sources: Mapping[str, str]) -> list[Violation]:
     >>> print(*unknown_names({"src/a.py": code}))
     src/a.py:1: 'lay_out': say a name that exists
     """
-    trees = {path: ast.parse(source) for path, source in sources.items()}
-    names = {name for tree in trees.values() for name in _names(tree)} | EXAMPLE_NAMES
+    names = {name for source in sources.values() for name in _names(source)} | EXAMPLE_NAMES
     return [
         Violation(path, getattr(node, "lineno", 1), called, "a name that exists")
-        for path, tree in trees.items()
-        for node in ast.walk(tree)
-        if path.startswith("src/") and isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        for path, source in sources.items()
+        if path.startswith("src/")
+        for node in _definitions(ast.parse(source))
         for line in (ast.get_docstring(node) or "").splitlines()
         if line.startswith("    ") and ">>>" not in line and "..." not in line
         for called in re.findall(r"(?<![\w$@%.])([a-zA-Z]\w*_\w+)(?=\()", line)
@@ -285,17 +291,26 @@ def unknown_names(sources: Mapping[str, str]) -> list[Violation]:
     ]
 
 
-def _names(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name):
-                yield name
-            case ast.Attribute(attr=name) | ast.arg(arg=name):
-                yield name
-            case ast.alias(name=name):
-                yield from name.split(".")
-            case _:
-                pass
+def _definitions(
+    node: ast.Module | ast.stmt,
+) -> Iterator[ast.Module | ast.ClassDef | ast.FunctionDef]:
+    """Yield a module or statement, if it may have a docstring, and the definitions within."""
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+        yield node
+    for part in ("body", "orelse", "finalbody"):
+        for statement in getattr(node, part, ()):
+            yield from _definitions(statement)
+
+
+def _names(source: str) -> Iterator[str]:
+    """Yield the names that a module's code defines, reads or passes."""
+    codes = [compile(source, "", "exec", dont_inherit=True)]
+    while codes:
+        code = codes.pop()
+        yield code.co_name
+        for name in (*code.co_names, *code.co_varnames, *code.co_cellvars):
+            yield from name.split(".")
+        codes += [c for c in code.co_consts if isinstance(c, CodeType)]
 
 
 def modules(paths: list[str]) -> Iterator[Path]:

@@ -8,8 +8,8 @@ import pytest
 from tests.runtime.cuda.fake_driver import FakeDriver
 
 import smelt as sm
-from smelt.backend import GPUS
 from smelt.backend.driver_gpu import gpu_of_driver
+from smelt.backend.gpus import GPUS
 from smelt.codegen.triton.device_limits import device_limits
 from smelt.runtime.cuda.driver import use_library
 from smelt.tune.scheduled_gpu import rates_of

@@ -6,16 +6,8 @@ import json
 
 import pytest
 
-from smelt.backend import (
-    GPUS,
-    Backend,
-    Gpu,
-    Machine,
-    backend_of,
-    generator_of,
-    gpu,
-    register,
-)
+from smelt.backend import Backend, Gpu, Machine, backend_of, generator_of, register
+from smelt.backend.gpus import GPUS, gpu
 from smelt.codegen.build import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
 from smelt.errors import ArgumentError, InternalError

@@ -25,7 +25,7 @@ import numpy as np
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.registers import memory_type
-from smelt.machine.instruction_sets import INSTRUCTION_SETS, InstructionSet, Isa
+from smelt.machine.processor import INSTRUCTION_SETS, InstructionSet, Isa
 from smelt.ops.scalar import cast
 from smelt.ops.spec import ScalarOp
 from smelt.types.dtype import DType

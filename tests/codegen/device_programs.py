@@ -16,7 +16,7 @@ from typing import Any
 from tests.kernel.goldens import GOLDENS
 
 import smelt as sm
-from smelt.backend import gpu
+from smelt.backend.gpus import gpu
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.device_limits import DeviceRates
 from smelt.codegen.triton.resources import key_instructions

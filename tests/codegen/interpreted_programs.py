@@ -29,7 +29,7 @@ from tests.codegen.device_catalogue import EXAMPLES, has_dtype
 from tests.codegen.drawn_functions import FAMILIES, check_drawn
 from tests.codegen.triton_interpreter import launch, repair
 
-from smelt.backend import gpu
+from smelt.backend.gpus import gpu
 from smelt.errors import DeviceKernelError
 from smelt.tune.scheduled_gpu import scheduled
 

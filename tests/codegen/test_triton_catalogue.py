@@ -21,7 +21,8 @@ from tests.codegen.device_users import USERS
 from tests.codegen.test_triton_goldens import stored, with_lanes
 
 import smelt as sm
-from smelt.backend import Gpu, Machine, gpu
+from smelt.backend import Gpu, Machine
+from smelt.backend.gpus import gpu
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.schedule import EXACT, FAST

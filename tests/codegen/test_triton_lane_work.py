@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from smelt.codegen.triton.device_limits import device_limits
 from smelt.codegen.triton.lane_work import lane_work
-from smelt.kernel.axes import Axes
 from smelt.kernel.text import parse
+from smelt.kernel.walk import Axes
 from smelt.ops.cost import MOVE_COST
 from smelt.ops.scalar import SCALARS
 

@@ -12,7 +12,7 @@ from tests.codegen.test_triton_goldens import with_lanes
 from tests.codegen.test_triton_programs import complaint
 
 import smelt as sm
-from smelt.backend import gpu
+from smelt.backend.gpus import gpu
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.candidates import candidates
 from smelt.codegen.triton.flat_grid import flat_rows

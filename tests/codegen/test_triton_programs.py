@@ -25,7 +25,7 @@ from tests.strategies.effort import NIGHT, NIGHTLY, start
 from tests.strategies.graphs import Program, graphs
 
 from smelt.autodiff import gradient
-from smelt.backend import gpu
+from smelt.backend.gpus import gpu
 from smelt.errors import DeviceKernelError, GradientError
 from smelt.fusion.plan import cluster_sizes
 from smelt.graph.ir import Graph

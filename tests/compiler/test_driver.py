@@ -40,7 +40,7 @@ from smelt.journal.facts import (
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import text
 from smelt.machine.target import Target
-from smelt.runtime import code, code_identity
+from smelt.runtime import code
 from smelt.runtime.cache import Cache
 
 Array = np.ndarray[Any, Any]
@@ -64,7 +64,7 @@ SOURCES = {"softmax": SOFTMAX, "map": MAP, "sums": SUMS, "product": PRODUCT}
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of the test's own, as a new process finds it."""
-    driver.host(), code_identity.generator_identity()  # what these keep belongs to another cache
+    driver.host(), code.generator_identity()  # what these keep belongs to another cache
     code.forget()
     with knobs.config(cache_dir=str(tmp_path / "cache")):
         yield tmp_path / "cache"
@@ -242,21 +242,21 @@ def test_a_change_to_a_module_gives_another_identity(tmp_path: Path) -> None:
     }
     decisive = {*sources} - {"fusion/a.py"}
 
-    def digests(where: str, changed: str = "") -> code_identity.Digests:
+    def digests(where: str, changed: str = "") -> code.Digests:
         package = tmp_path / where / "smelt"
         for name, source in sources.items():
             (package / name).parent.mkdir(parents=True, exist_ok=True)
             (package / name).write_text(source + "x = 1\n" * (name == changed))
-        return code_identity.digests(str(package))
+        return code.digests(str(package))
 
     plain = digests("plain")
     assert digests("again") == plain
     edited = {name: digests(name.replace("/", "-"), name) for name in sources}
     assert len({plain.all, *(d.all for d in edited.values())}) == 1 + len(sources)
     assert {name for name, d in edited.items() if d.code != plain.code} == decisive
-    assert code_identity.digests(str(tmp_path / "plain" / "smelt" / "ops" / "a.py")).all == "packed"
+    assert code.digests(str(tmp_path / "plain" / "smelt" / "ops" / "a.py")).all == "packed"
     (tmp_path / "plain" / "smelt" / "fusion" / "a.py").write_text("x = 1 # edited\n")
-    later = code_identity.digests.__wrapped__(str(tmp_path / "plain" / "smelt"))
+    later = code.digests.__wrapped__(str(tmp_path / "plain" / "smelt"))
     assert later.all not in (plain.all, edited["fusion/a.py"].all)
 
 
@@ -264,7 +264,7 @@ def test_code_identity_covers_what_the_code_generator_imports() -> None:
     """Import-linter's graph of the package reaches no module that the digest leaves out."""
     root = Path(smelt.__file__).parent
     texts = {f"/{p.relative_to(root).as_posix()}": p.read_bytes() for p in root.rglob("*.py")}
-    covered = set(code_identity.codegen_modules(texts))
+    covered = set(code.codegen_modules(texts))
     graph = grimp.build_graph("smelt")
     back_end = {m for m in graph.modules if m.startswith(("smelt.codegen", "smelt.kernel"))}
     needed = back_end.union(*map(graph.find_upstream_modules, back_end)) - {"smelt"}

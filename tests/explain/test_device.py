@@ -15,7 +15,7 @@ from tests.codegen.device_prices import prices
 from tests.codegen.device_programs import PROGRAMS
 
 import smelt as sm
-from smelt.backend import GPUS, gpu
+from smelt.backend.gpus import GPUS, gpu
 from smelt.cli.main import smelt
 from smelt.errors import ArgumentError, DeviceKernelError
 from smelt.explain.data import ReportData

@@ -12,7 +12,7 @@ from tests.fusion.formulas import Formula
 
 import smelt as sm
 from smelt import fusion, knobs, lower, passes
-from smelt.backend import GPUS, gpu
+from smelt.backend.gpus import GPUS, gpu
 from smelt.codegen.gpu_backend import GpuBackend
 from smelt.fusion.plan import Plan, cluster_sizes
 from smelt.fusion.predict import costs

@@ -10,7 +10,7 @@ from tests.fusion.large_programs import PROGRAMS
 
 import smelt as sm
 from smelt import fusion, passes
-from smelt.backend import gpu
+from smelt.backend.gpus import gpu
 from smelt.frontends.array.trace import Trace
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.compose import SCARCE_CHUNKS, total_kept_bytes

@@ -10,10 +10,9 @@ from smelt import passes
 from smelt.fusion import plan
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.cost import Model
+from smelt.fusion.cost_model import Bounds
 from smelt.fusion.legal import FusionConstraints
-from smelt.fusion.lower_bound import Bounds
 from smelt.fusion.state import State
-from smelt.fusion.stream_axes import is_masked
 from smelt.fusion.units import Units
 from smelt.graph.text import parse
 from smelt.journal.facts import Journal
@@ -43,7 +42,7 @@ def test_no_kernel_takes_less(block: int) -> None:
             for p in (e.producer for e in unit.edges if e.producer >= len(units.inputs)):
                 other = state.evaluate(1 << p, 1 << p)
                 both = state.evaluate(1 << p | 1 << unit.number, 1 << unit.number)
-                if both.cost is None or is_masked(model, both.region):
+                if both.cost is None or model.is_masked(both.region):
                     continue
                 least = bounds.pair(one.region, other.region, 1 << unit.number, 1)
                 assert least <= both.cost.objective_ns * (1 + 1e-9)

@@ -17,7 +17,7 @@ from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.text import text
 from smelt.graph.ir import Graph
 from smelt.journal.facts import Journal
-from smelt.machine.instruction_sets import PROCESSORS, Isa
+from smelt.machine.processor import PROCESSORS, Isa
 from smelt.machine.target import LEVELS, Bandwidth, Rates, Target
 
 THREADS = (1, 2, 8, 64)

@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from smelt.errors import DTypeError, VerifyError
-from smelt.kernel.axes import Axes
 from smelt.kernel.env import Bound, Env, axes_of, dtype_of, index_axes
 from smelt.kernel.ir import (
     Apply,
@@ -53,9 +52,9 @@ from smelt.kernel.ir import (
     Update,
     Value,
 )
-from smelt.kernel.text_lex import OperandType, bare_type, operand_types
-from smelt.kernel.text_print import text
+from smelt.kernel.text_print import OperandType, bare_type, operand_types, text
 from smelt.kernel.verify import verify
+from smelt.kernel.walk import Axes
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, bool_, f32

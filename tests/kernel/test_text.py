@@ -213,7 +213,7 @@ def test_what_is_not_well_formed_prints_all_the_same():
 
 
 def test_every_symbol_of_the_rows_has_a_precedence():
-    from smelt.kernel.text_lex import BINARY
+    from smelt.kernel.text_print import BINARY
 
     assert {row.infix for row in SCALARS.values() if row.infix and row.arity == 2} == set(BINARY)
 

@@ -46,7 +46,7 @@ class _Source:
     def value(self, depth: int) -> str:
         if depth == 0 or self.random.random() < 0.2:
             return self.leaf()
-        op = self.pick("+", "-", "*", "max", "min", "select", "shift", "gather", "bits")
+        op = self.pick("+", "-", "*", "max", "min", "select", "shift", "gather", "bits", "number")
         x, y = self.value(depth - 1), self.value(depth - 1)
         if op == "select":
             return f"select({self.pick(*_CONDITIONS)}, {x}, {y})"
@@ -57,6 +57,8 @@ class _Source:
                 "b[i * m + j | k < 3 : 5.0]",
                 "b[j * 3 + 1 | j * 3 + 1 < n * m : 2.0]",
             )
+        if op == "number":  # the same along a row, on both sides
+            return f"select({self.pick(*_CONDITIONS)}, a[i], {self.random.integers(1, 5)}.0)"
         if op == "bits":
             return f"f32((i64({x}) {self.pick('&', '|')} i64({self.random.integers(0, 7)})))"
         if op == "gather":

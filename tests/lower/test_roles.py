@@ -11,7 +11,7 @@ from tests.catalogue.harness import MACHINE
 from tests.codegen.llvm.single_kernel import one_cluster
 
 from smelt import lower
-from smelt.backend import gpu
+from smelt.backend.gpus import gpu
 from smelt.fusion.bitsets import Hints
 from smelt.fusion.predict import cost_model
 from smelt.fusion.region import region_of

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import smelt
-from smelt.machine.instruction_sets import INSTRUCTION_SETS
 from smelt.machine.processor import (
+    INSTRUCTION_SETS,
     CacheSizes,
     arm_features,
     cache_sizes,
@@ -311,7 +311,7 @@ def test_first_caches_have_a_page_for_each_way(nbytes: int, ways: int) -> None:
 
 
 SOURCE = Path(smelt.__file__).parent
-TABLES = {"machine/instruction_sets.py", "machine/target.py"}
+TABLES = {"machine/processor.py", "machine/target.py"}
 """Modules that may know which instruction set has what."""
 FEATURES = {"instructions/dot_product.py", "instructions/machine.py", "bench", "cli/checks.py"}
 """Modules that ask for features: of the instructions that they emit, to show them."""

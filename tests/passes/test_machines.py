@@ -10,7 +10,7 @@ import pytest
 
 import smelt as sm
 from smelt import passes
-from smelt.backend import gpu
+from smelt.backend.gpus import gpu
 from smelt.compiler.device_compiler import plan_for_device
 from smelt.graph import interp
 from smelt.graph.ir import Graph

@@ -10,7 +10,7 @@ from tests.strategies.effort import NIGHT, effort
 from tests.strategies.graphs import Program, graphs
 
 from smelt import knobs, passes
-from smelt.backend import gpu
+from smelt.backend.gpus import gpu
 from smelt.graph.interp import run
 from smelt.graph.ir import Graph
 from smelt.graph.text import text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from smelt.runtime.quota import (
+from smelt.runtime.host import (
     MAX_POOL_THREADS,
     Budget,
     available_memory,

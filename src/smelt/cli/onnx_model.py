@@ -25,7 +25,7 @@ from smelt.cli.inputs import pairs_of_options
 from smelt.cli.terminal import print_json
 from smelt.explain.api import Report, report
 from smelt.explain.units import show_time
-from smelt.frontends.array.ahead_of_time import as_arguments
+from smelt.frontends.array.bind_args import as_arguments
 from smelt.frontends.array.explain import explain
 from smelt.knobs import config
 from smelt.onnx import Session, load

@@ -77,7 +77,7 @@ def constant_budget(
     bytes that the settings add.
     """
     limit, extra = knobs.CONSTANTS.get(), knobs.CONSTANTS_EXTRA.get()
-    if extra is None or not any(_is_constant(x) for x in graph.inputs):
+    if extra is None:
         return ConstantBudget(limit, limit)
     unfused_bytes = unfused_peak_bytes(graph, hints) if allowance is None else allowance.nbytes
     saved = max(unfused_bytes - plan_peak_bytes(plan, hints), 0)
@@ -109,8 +109,6 @@ class PreludeBuilder:
         self.caller_inputs = graph.inputs
         """The inputs that the caller passes."""
         self._input_numbers = {x: k for k, x in enumerate(graph.inputs)}
-        self.computes = bool(constants.parts)
-        """Whether the prelude computes values, apart from packing."""
         self._budget, self._packing_reserve = (
             room.total_bytes,
             room.total_bytes - room.with_packing_bytes,

@@ -34,7 +34,7 @@ from smelt.packages.installed import has_triton, triton_version
 from smelt.python.caches import cached_property
 from smelt.python.imports import fork_safe_import
 from smelt.runtime.cache import Cache
-from smelt.runtime.code_identity import package_identity
+from smelt.runtime.code import package_identity
 from smelt.runtime.compile_scope import with_frame_room
 from smelt.runtime.cuda.chunks import DeviceChunks
 from smelt.runtime.cuda.code import find_loaded

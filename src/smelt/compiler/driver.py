@@ -20,7 +20,11 @@ from typing import Any, NamedTuple, TypeAlias
 import llvmlite
 import numpy as np
 
-from smelt import fusion, knobs, lower, passes
+# not `from smelt import ..`, which asks the package's `__getattr__` for what is not imported yet
+import smelt.fusion as fusion
+import smelt.lower as lower
+import smelt.passes as passes
+from smelt import knobs
 from smelt.backend import generator_of, register
 from smelt.codegen.build import CpuBackend
 from smelt.compiler.ahead import PreludeBuilder, constant_budget, values_over_budget
@@ -48,8 +52,7 @@ from smelt.passes.constant_subgraph import Split, split_constant_subgraph
 from smelt.python.dataclass import dataclass
 from smelt.python.imports import fork_safe_import
 from smelt.runtime.cache import persist_claims
-from smelt.runtime.code import LoadedKernel, add, find, key_of
-from smelt.runtime.code_identity import generator_identity
+from smelt.runtime.code import LoadedKernel, add, find, generator_identity, key_of
 from smelt.runtime.compile_scope import hide_live_objects, with_frame_room
 from smelt.runtime.executable import Executable, Value
 from smelt.runtime.executable_format import CallUse, ChunkedUse, KernelUse, LoopUse, Recipe
@@ -178,7 +181,11 @@ def _compile(
         journal,
         target.tiling,
     )
-    kernels = ahead.pack_operands(plan, lowered, canonical_forms, target.planning, hints, journal)
+    kernels = tuple(lowered)
+    if ahead is not None:
+        kernels = ahead.pack_operands(
+            plan, lowered, canonical_forms, target.planning, hints, journal
+        )
     identities = _identify_all(
         [
             None if k is None else b if b and k is before else canonical_kernel(k)
@@ -222,28 +229,32 @@ def _compile(
 
 def _plan_with_prelude(
     graph: Graph, program: Program, donate: Donate, journal: Journal, target: Target
-) -> tuple[Plan, PreludeBuilder]:
+) -> tuple[Plan, PreludeBuilder | None]:
     """Plan the graph without its constant subexpressions, and return the prelude for those.
 
-    The budget for kept constants is known only from the plan. If the constants exceed it, those of
-    least gain stay in the graph, which is planned again.
+    There is none for a program without constants. The budget for kept constants is known only from
+    the plan. If the constants exceed it, those of least gain stay in the graph, which is planned
+    again.
     """
     sizes = program.sizes
-    inputs = (x.op for x in graph.inputs)
-    has_constants = knobs.CONSTANTS.get() and any(getattr(op, "constant", False) for op in inputs)
+    has_constants = any(getattr(x.op, "constant", False) for x in graph.inputs)
+    is_split = has_constants and knobs.CONSTANTS.get()
     refused: tuple[Node, ...] = ()
     while True:
-        constants = split_constant_subgraph(graph, refused) if has_constants else Split(graph, ())
+        constants = split_constant_subgraph(graph, refused) if is_split else Split(graph, ())
         constants, plan, plan_journal = _plan_products(
             graph, constants, sizes, donate, journal, target
         )
-        room = constant_budget(graph, plan, sizes, program.allowance)
-        over_budget = values_over_budget(constants, room.total_bytes)
-        if not over_budget:
-            if plan_journal is not journal:
-                journal.facts += plan_journal.facts
-            return plan, PreludeBuilder(graph, constants, room)
-        refused += over_budget
+        ahead = None
+        if has_constants:
+            room = constant_budget(graph, plan, sizes, program.allowance)
+            if over_budget := values_over_budget(constants, room.total_bytes):
+                refused += over_budget
+                continue
+            ahead = PreludeBuilder(graph, constants, room)
+        if plan_journal is not journal:
+            journal.facts += plan_journal.facts
+        return plan, ahead
 
 
 def _plan_products(
@@ -543,7 +554,7 @@ def assemble(
     kernels: Mapping[Cluster, BuiltKernel],
     target: Target,
     journal: Journal,
-    ahead: PreludeBuilder,
+    ahead: PreludeBuilder | None,
     compiler: Compiler,
     graph: Graph | None = None,
 ) -> tuple[Recipe, Executable]:

@@ -40,8 +40,7 @@ from smelt.machine.target import Target
 from smelt.packages.installed import has_algebra_system, import_compiler, llvm_version
 from smelt.python.caches import cached_property
 from smelt.runtime.cache import Cache
-from smelt.runtime.code import LoadedKernel, find, key_of
-from smelt.runtime.code_identity import package_identity
+from smelt.runtime.code import LoadedKernel, find, key_of, package_identity
 from smelt.runtime.compile_scope import with_frame_room
 from smelt.runtime.executable import Executable, reference_executable
 from smelt.runtime.executable_format import KernelUse, Recipe

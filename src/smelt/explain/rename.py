@@ -34,8 +34,7 @@ from smelt.graph.text import name_values
 from smelt.kernel.canonical import names_of
 from smelt.kernel.ir import Kernel, Let, Load
 from smelt.kernel.text import parse
-from smelt.kernel.text_lex import RESERVED
-from smelt.kernel.text_print import text
+from smelt.kernel.text_print import RESERVED, text
 from smelt.kernel.walk import statements
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass

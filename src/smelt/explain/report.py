@@ -18,8 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from smelt.backend import Gpu, Machine, backend_of, gpu, register
+from smelt.backend import Gpu, Machine, backend_of, register
 from smelt.backend.driver_gpu import gpu_of_driver
+from smelt.backend.gpus import gpu
 from smelt.codegen.build import CpuBackend
 from smelt.codegen.gpu_backend import GpuBackend
 from smelt.errors import ArgumentError, UnknownNameError, escape_controls
@@ -37,7 +38,7 @@ from smelt.explain.repeats import Repeats, find_repeats
 from smelt.explain.saved_report import LEVELS, SavedReport
 from smelt.graph.ir import Node
 from smelt.kernel.ir import Kernel
-from smelt.machine.instruction_sets import INSTRUCTION_SETS
+from smelt.machine.processor import INSTRUCTION_SETS
 from smelt.machine.target import Target
 from smelt.python.caches import cached_property
 from smelt.python.imports import fork_safe_import

@@ -28,9 +28,8 @@ from typing import Any
 import numpy as np
 
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes
 from smelt.kernel.env import Env
-from smelt.kernel.walk import children, values_of
+from smelt.kernel.walk import Axes, children, values_of
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
 from smelt.types.expr import (

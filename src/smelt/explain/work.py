@@ -20,8 +20,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes, value_axes
-from smelt.kernel.walk import visit, visit_statement
+from smelt.kernel.walk import Axes, value_axes, visit, visit_statement
 from smelt.ops import scalar_functions
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes

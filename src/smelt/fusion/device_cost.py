@@ -18,11 +18,10 @@ from smelt import knobs
 from smelt.backend.gpu import INSTRUCTIONS, STATE_BYTES, Gpu, KernelTime
 from smelt.errors import DeviceKernelError
 from smelt.fusion.array_families import Families
-from smelt.fusion.assemble import Group, single_cluster
 from smelt.fusion.bitsets import Hints, bits
 from smelt.fusion.cost_model import CHARGED, Cost, CostModel
 from smelt.fusion.legal import refuse_cost
-from smelt.fusion.plan import Cluster
+from smelt.fusion.plan import Cluster, Group, single_cluster
 from smelt.fusion.region import Region
 from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.trace import STEP_COST

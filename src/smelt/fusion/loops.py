@@ -24,9 +24,8 @@ from math import inf
 
 from smelt.backend.machine import Machine
 from smelt.errors import DeviceKernelError
-from smelt.fusion.assemble import Group
 from smelt.fusion.device_cost import PricedGpu
-from smelt.fusion.plan import Cluster, LoopBody, Plan
+from smelt.fusion.plan import Cluster, Group, LoopBody, Plan
 from smelt.fusion.predict import costs
 from smelt.fusion.trace import reads
 from smelt.fusion.units import Units, trace_of

@@ -41,14 +41,20 @@ from smelt import knobs
 from smelt.backend.machine import Machine
 from smelt.errors import REASONS, FusionError
 from smelt.fusion import memory
-from smelt.fusion.assemble import order_clusters, unplaced_clusters
 from smelt.fusion.bitsets import Hints, at_hints, bits, least
 from smelt.fusion.cost import INLINE_LAUNCH_NS, INLINE_START_NS
 from smelt.fusion.cost_model import Cost, CostModel
 from smelt.fusion.decide import Decisions
 from smelt.fusion.legal import FusionConstraints
 from smelt.fusion.loops import group_results, plan_loops
-from smelt.fusion.plan import NOTHING, Donated, Plan, SearchResult
+from smelt.fusion.plan import (
+    NOTHING,
+    Donated,
+    Plan,
+    SearchResult,
+    order_clusters,
+    unplaced_clusters,
+)
 from smelt.fusion.predict import cost_model
 from smelt.fusion.refine import Refinement
 from smelt.fusion.repeated_layers import shorten

@@ -14,9 +14,8 @@ from dataclasses import replace
 
 from smelt import knobs
 from smelt.fusion import stream_axes, streams
-from smelt.fusion.assemble import Group
 from smelt.fusion.bitsets import bits, closure
-from smelt.fusion.cost_model import Cost, CostModel
+from smelt.fusion.cost_model import Bounds, Cost, CostModel
 from smelt.fusion.isomorphism import Isomorphism, Signature, rename_region
 from smelt.fusion.legal import (
     CROSSING,
@@ -29,7 +28,7 @@ from smelt.fusion.legal import (
     refuse_region,
     refuse_sets,
 )
-from smelt.fusion.lower_bound import Bounds
+from smelt.fusion.plan import Group
 from smelt.fusion.region import Region, build_region, join_flat
 from smelt.fusion.units import AT_ZERO, Units
 from smelt.graph.ir import Node

@@ -55,16 +55,8 @@ def may_gain(model: CostModel, region: Region, cost: Cost) -> bool:
     axes = 0
     for u in products:
         axes |= region.masks[u][0]
-    consumers = region.reduced_axes if is_masked(model, region) else products
+    consumers = region.reduced_axes if model.is_masked(region) else products
     return any(region.reduced_axes[u] & axes and region.levels[u] > 1 for u in consumers)
-
-
-def is_masked(model: CostModel, region: Region) -> bool:
-    """Return whether a region reads or computes any condition."""
-    conditions = model.units.conditions
-    return bool(conditions) and not (
-        conditions.isdisjoint(region.loads) and conditions.isdisjoint(region.masks)
-    )
 
 
 def has_products(model: CostModel, region: Region) -> bool:

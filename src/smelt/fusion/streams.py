@@ -36,7 +36,6 @@ from smelt.fusion.stream_axes import (
     DerivedStream,
     derive_stream,
     has_products,
-    is_masked,
     streamable,
 )
 from smelt.fusion.trace import STEP_COST, is_window_term
@@ -74,7 +73,7 @@ def cheapest_stream(model: CostModel, region: Region, *, beyond: bool) -> Cost |
     window_terms = [t for t in _operand_terms(model, region) if is_window_term(t)]
     if any(map(may_overlap, window_terms)) or (window_terms and not beyond):
         return None  # tasks are blocks of windows, whose short rows are kept
-    masked, products = is_masked(model, region), has_products(model, region)
+    masked, products = model.is_masked(region), has_products(model, region)
     short, short_consumed = model.tiling.short_stream, model.tiling.short_consumed_stream
     for a in streamable(model, region):
         n = model.extents[region.axes[a]]

@@ -20,7 +20,7 @@ from dataclasses import field
 
 from smelt.errors import VerifyError
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes, value_axes
+from smelt.kernel.walk import Axes, value_axes
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import dependent_axes

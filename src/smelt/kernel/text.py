@@ -18,8 +18,7 @@ smelt.errors.KernelTextError: E402 unreadable kernel: 'z' is not a parameter
   help: Print a kernel with sm.explain(f, *args).kernels[0].text for an example of the form.
 """
 
-from smelt.kernel.text_lex import RESERVED
 from smelt.kernel.text_parse import parse
-from smelt.kernel.text_print import statement_text, text, value_text
+from smelt.kernel.text_print import RESERVED, statement_text, text, value_text
 
 __all__ = ["RESERVED", "parse", "statement_text", "text", "value_text"]

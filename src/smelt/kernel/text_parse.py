@@ -12,17 +12,8 @@ from functools import partial
 from smelt.errors import SmeltError
 from smelt.kernel import ir
 from smelt.kernel.env import Env, axes_of
-from smelt.kernel.text_lex import (
-    LEVELS,
-    MAX_NESTING,
-    RESERVED,
-    Cursor,
-    Line,
-    Token,
-    fail,
-    lines,
-    words_in,
-)
+from smelt.kernel.text_lex import MAX_NESTING, Cursor, Line, Token, fail, lines
+from smelt.kernel.text_print import LEVELS, RESERVED, words_in
 from smelt.kernel.text_value import DTYPES, IndexReader, Names, Typed, ValueReader
 from smelt.python.dataclass import dataclass
 from smelt.types import expr

@@ -1,6 +1,6 @@
 """Parse values and index expressions, inferring types.
 
-The types of bare literals come from their context (`smelt.kernel.text_lex`), so a parsed
+The types of bare literals come from their context (`smelt.kernel.text_print`), so a parsed
 value is either typed or waits, as `Bare`, until its context is known.
 """
 
@@ -16,17 +16,15 @@ import numpy as np
 from smelt.errors import SmeltError
 from smelt.kernel import ir
 from smelt.kernel.env import Env, dtype_of
-from smelt.kernel.text_lex import (
+from smelt.kernel.text_lex import MAX_NESTING, Cursor, Token
+from smelt.kernel.text_print import (
     BINARY,
     EXTREMES,
     LEVELS,
-    MAX_NESTING,
     RENAME,
     RESERVED,
     UNARY,
-    Cursor,
     Flexible,
-    Token,
     bare_type,
     operand_types,
 )

@@ -30,8 +30,7 @@ from smelt.kernel.bounds import Facts, facts_of
 from smelt.kernel.env import Env, axes_of, index_axes
 from smelt.kernel.merge import merge_rules
 from smelt.kernel.races import check_join, covers, determined_axes, disjoint
-from smelt.kernel.text_lex import RESERVED
-from smelt.kernel.text_print import statement_text, text
+from smelt.kernel.text_print import RESERVED, statement_text, text
 from smelt.kernel.verify_values import CheckContext, refuse
 from smelt.ops.combine import COMBINES
 from smelt.python.dataclass import dataclass

@@ -15,10 +15,10 @@ import numpy as np
 
 from smelt.errors import SmeltError, VerifyError
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes
 from smelt.kernel.bounds import Facts, facts_of, proves_inside
 from smelt.kernel.env import Env, axes_of, dtype_of
 from smelt.kernel.text_print import index_text
+from smelt.kernel.walk import Axes
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass

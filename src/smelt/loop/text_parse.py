@@ -10,8 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 from smelt.errors import LoopTextError, SmeltError
-from smelt.kernel.text_lex import BINARY, LEVELS, MAX_NESTING, UNARY, Cursor, Line, Token, fail
+from smelt.kernel.text_lex import MAX_NESTING, Cursor, Line, Token, fail
 from smelt.kernel.text_lex import lines as split_lines
+from smelt.kernel.text_print import BINARY, LEVELS, UNARY
 from smelt.loop import ir
 from smelt.loop.env import INDEX, Array, Env, Type, place_type, type_of
 from smelt.ops.combine import COMBINES

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from smelt.kernel.text_lex import LEVELS, UNARY
-from smelt.kernel.text_print import fact_text
+from smelt.kernel.text_print import LEVELS, UNARY, fact_text
 from smelt.loop import ir
 from smelt.ops.scalar import SCALARS
 from smelt.types import expr

@@ -11,9 +11,16 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from smelt.fusion.iteration_space import IterationSpace, ReductionAxes
 from smelt.kernel import ir
-from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.block_reduction import accumulated, row_of
-from smelt.kernel.walk import bindings_of, joined_axes, live, refs
+from smelt.kernel.walk import (
+    axes_of_body,
+    axes_of_index,
+    axes_of_value,
+    bindings_of,
+    joined_axes,
+    live,
+    refs,
+)
 from smelt.lower.argreduce import argreduce_states
 from smelt.lower.define import Definition
 from smelt.machine.tiling import Tiling

@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from smelt.fusion.cascade.block_sparsity import bounds
 from smelt.fusion.cascade.states import State
 from smelt.fusion.cascade.term import Term, cone
-from smelt.kernel.axes import axes_of_index, axes_of_value
 from smelt.kernel.ir import Dot, Let, Reduce, Scan, Store
+from smelt.kernel.walk import axes_of_index, axes_of_value
 from smelt.lower import assign_axes
 from smelt.lower.to_terms import TermReader
 from smelt.ops.combine import COMBINES

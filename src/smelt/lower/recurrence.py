@@ -32,9 +32,17 @@ from smelt.graph import build
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import instantiate
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index
 from smelt.kernel.canonical import numbered_name
-from smelt.kernel.walk import joined_axes, live, transform, visit, visit_body
+from smelt.kernel.walk import (
+    Axes,
+    axes_of_body,
+    axes_of_index,
+    joined_axes,
+    live,
+    transform,
+    visit,
+    visit_body,
+)
 from smelt.lower.define import Definition, define
 from smelt.machine.tiling import Tiling
 from smelt.ops.contract import bare_axis

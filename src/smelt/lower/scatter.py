@@ -21,9 +21,8 @@ from dataclasses import replace
 from functools import reduce
 
 from smelt.kernel import ir
-from smelt.kernel.axes import axes_of_value
 from smelt.kernel.canonical import numbered_name
-from smelt.kernel.walk import bindings_of, refs, substitute
+from smelt.kernel.walk import axes_of_value, bindings_of, refs, substitute
 from smelt.lower.assign_axes import analyse
 from smelt.lower.define import Definition, ScatterReduce
 from smelt.machine.tiling import Tiling

@@ -29,9 +29,8 @@ from smelt.fusion.cascade.states import State as Carried
 from smelt.fusion.cascade.states import inner_columns, state_row_bytes
 from smelt.fusion.cascade.term import Term
 from smelt.kernel import ir
-from smelt.kernel.axes import axes_of_index, axes_of_value
 from smelt.kernel.canonical import numbered_name
-from smelt.kernel.walk import live, refs, substitute_index, transform
+from smelt.kernel.walk import axes_of_index, axes_of_value, live, refs, substitute_index, transform
 from smelt.lower import assign_axes
 from smelt.lower.argreduce import global_position, merge_positions
 from smelt.lower.define import Definition

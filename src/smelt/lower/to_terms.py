@@ -12,8 +12,7 @@ from __future__ import annotations
 from smelt.errors import InternalError
 from smelt.fusion.cascade.term import Term, Terms
 from smelt.kernel import ir
-from smelt.kernel.axes import axes_of_value
-from smelt.kernel.walk import refs, transform
+from smelt.kernel.walk import axes_of_value, refs, transform
 from smelt.lower import assign_axes
 from smelt.lower.define import Definition
 from smelt.ops.combine import COMBINES

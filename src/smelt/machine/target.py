@@ -26,19 +26,17 @@ from functools import cache, lru_cache
 from typing import Any, Literal, cast, get_args
 
 from smelt import knobs
-from smelt.machine.instruction_sets import (
+from smelt.machine.processor import (
     INSTRUCTION_SETS,
     PROCESSORS,
+    CacheSizes,
     InstructionSet,
     Isa,
+    Processor,
     ProcessorFacts,
     Speeds,
-    classify,
-)
-from smelt.machine.processor import (
-    CacheSizes,
-    Processor,
     cache_sizes,
+    classify,
     cpu_model,
     permitted_processor,
     processor,

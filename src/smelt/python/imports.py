@@ -12,9 +12,13 @@ waits until the imports of this module have finished.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any, NamedTuple
 
 _LOCK: Any = threading.RLock()
@@ -102,3 +106,41 @@ def _release() -> bool:
 def _release_in_child() -> None:
     if not _release():  # the lock's owner does not exist in the child
         _LOCK._at_fork_reinit()
+
+
+def when_imported(name: str, action: Callable[[ModuleType], object]) -> None:
+    """Call `action` with a module: now if it is imported, otherwise when it is."""
+    module = sys.modules.get(name)
+    if module is None:
+        sys.meta_path.insert(0, _Finder(name, action))
+    else:
+        action(module)
+
+
+class _Finder(MetaPathFinder):
+    """Find a module as Python does, and call `action` when it is loaded."""
+
+    def __init__(self, name: str, action: Callable[[ModuleType], object]) -> None:
+        self._name, self._action = name, action
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        others = [finder for finder in sys.meta_path if finder is not self]
+        specs = (f.find_spec(fullname, path, target) for f in others if hasattr(f, "find_spec"))
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._action)
+        return spec
+
+
+class _Loader(Loader):
+    def __init__(self, inner: Any, action: Callable[[ModuleType], object]) -> None:
+        self._inner, self._action = inner, action
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._inner.exec_module(module)
+        self._action(module)

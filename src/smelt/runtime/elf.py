@@ -29,7 +29,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from smelt.kernel.abi import POLL_SYMBOL
 from smelt.packages.c_library import C_LIBRARY, function_address
-from smelt.runtime import poll
 
 
 class UnsupportedObject(Exception):
@@ -444,7 +443,7 @@ def _process_symbol(name: str) -> int:
 
     Raises MalformedObject where there is none.
     """
-    address = poll.address() if name == POLL_SYMBOL else function_address(name)
+    address = poll_address() if name == POLL_SYMBOL else function_address(name)
     if not address:
         raise MalformedObject(f"the process has no symbol {name!r}")
     return address
@@ -484,3 +483,35 @@ def _flush_instructions(base: int, nbytes: int) -> None:
     except (OSError, AttributeError) as error:
         raise UnsupportedObject("no way to flush the instruction cache") from error
     flush(ctypes.c_void_p(base), ctypes.c_void_p(base + nbytes))
+
+
+# ---- the words that kernels poll ----------------------------------------------------------------
+#
+# A kernel that may compute for long in one task refers to `smelt.kernel.abi.POLL_SYMBOL`, which
+# loaders resolve to the address of these words. So code is linked before there is a pool, and runs
+# without one.
+
+_WORDS: Final = (ctypes.c_int64 * 3)()
+"""The function to call with them (0 until a thread pool exists), the key of the value that it reads
+of its thread, and the function that reads it. Never freed."""
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_WORDS))
+
+
+def poll_address() -> int:
+    """Return the address of the words, the same in the whole process."""
+    return ctypes.addressof(_WORDS)
+
+
+def bind_poll(function: int) -> None:
+    """Let kernels call the function at an address."""
+    _WORDS[1], _WORDS[2] = thread_key(), function_address("pthread_getspecific")
+    _WORDS[0] = function  # last: from now on kernels call it
+
+
+@cache
+def thread_key() -> int:
+    """Return the key of a value that each thread has, 0 in a new thread."""
+    key = ctypes.c_int64(0)
+    if C_LIBRARY.pthread_key_create(ctypes.byref(key), None):
+        raise OSError("the process has no thread-specific keys left")
+    return key.value

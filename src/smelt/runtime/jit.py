@@ -16,7 +16,7 @@ from typing import Any
 from smelt.kernel.abi import POLL_SYMBOL
 from smelt.packages.llvm import llvm, newpassmanagers
 from smelt.python.imports import guard_forks
-from smelt.runtime import poll
+from smelt.runtime.elf import poll_address
 
 
 class _Jit:
@@ -29,7 +29,7 @@ class _Jit:
 
     def link(self, object_code: bytes, symbols: Sequence[str]) -> Any:
         library = llvm.JITLibraryBuilder().add_object_img(object_code).add_current_process()
-        library.import_symbol(POLL_SYMBOL, poll.address())
+        library.import_symbol(POLL_SYMBOL, poll_address())
         for symbol in symbols:
             library.export_symbol(symbol)
         with self.lock:

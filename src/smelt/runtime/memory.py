@@ -30,7 +30,7 @@ from smelt import knobs
 from smelt.errors import OutOfMemory
 from smelt.packages.c_library import C_LIBRARY
 from smelt.python.dataclass import dataclass
-from smelt.runtime import quota
+from smelt.runtime.host import available_memory, total_memory
 from smelt.runtime.native_layout import RING_BLOCKS, SIZES
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ class Stock:
         """Follow the knob `pool_limit`; its default is also limited to an eighth of memory."""
         self._knob = limit = knobs.POOL_LIMIT.get()
         if knobs.POOL_LIMIT.source == "default":
-            limit = min(limit, quota.total_memory() // 8 or limit)
+            limit = min(limit, total_memory() // 8 or limit)
         self._limit = limit
         self.trim(limit)
 
@@ -381,7 +381,7 @@ def room_for(nbytes: int) -> bool:
     """Return whether the system can still back `nbytes`; small amounts are not checked."""
     if nbytes < _CHECKED_FROM:
         return True
-    room = quota.available_memory()
+    room = available_memory()
     return room is None or nbytes <= room
 
 
@@ -392,7 +392,7 @@ def check_room(nbytes: int) -> None:
 
 
 def _out_of_memory(nbytes: int) -> OutOfMemory:
-    room = quota.available_memory()
+    room = available_memory()
     available = "" if room is None else f", {room:,} are available"
     return OutOfMemory(f"{nbytes:,} bytes are needed{available}")
 

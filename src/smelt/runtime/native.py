@@ -32,9 +32,9 @@ from smelt.kernel.abi import ABI_VERSION
 from smelt.machine.processor import system_triple
 from smelt.packages.installed import llvm_version
 from smelt.python.imports import fork_safe_import
-from smelt.runtime import poll
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import Loaded, load
+from smelt.runtime.elf import bind_poll
 from smelt.runtime.host import host_processor
 
 _GENERIC_CPU: Final = {"x86_64": "x86-64"}
@@ -152,7 +152,7 @@ class NativeCode:
         )
         self.wake: Callable[[int], None] = ctypes.CFUNCTYPE(None, pointer)(at("smelt_wake"))
         self.helper = at("smelt_helper")
-        poll.bind(at("smelt_poll"))
+        bind_poll(at("smelt_poll"))
 
 
 def native_code() -> NativeCode:

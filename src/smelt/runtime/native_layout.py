@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-DIGEST: Final = "2a8705f98b6a2ef56311e9a44765e460db210ccc0a374a5995839340aa0163f1"
+DIGEST: Final = "3760b5c7acf1bef8747cd704d48ffc80806ad27991c4b4082949707b3fa854bd"
 """Compiler, sources and texts that this was made from."""
 
 OBJECT: Final = {

@@ -46,8 +46,7 @@ from smelt.packages.llvm import llvm
 from smelt.python.dataclass import dataclass
 from smelt.runtime import figures
 from smelt.runtime.figures import Sample, Samples
-from smelt.runtime.host import store_samples, stored_samples, usable_host
-from smelt.runtime.quota import available_memory
+from smelt.runtime.host import available_memory, store_samples, stored_samples, usable_host
 from smelt.runtime.threads import pool
 
 PROBE_UNROLL = 8

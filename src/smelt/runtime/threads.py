@@ -34,10 +34,10 @@ from smelt.errors import UnsupportedError
 from smelt.packages.c_library import C_LIBRARY, function_address
 from smelt.packages.version import __version__
 from smelt.runtime import native_layout as layout
-from smelt.runtime import poll
+from smelt.runtime.elf import thread_key
+from smelt.runtime.host import MAX_POOL_THREADS, Budget, cpu_budget
 from smelt.runtime.memory import Slab, check_room
 from smelt.runtime.native import NativeCode, native_code, system_constants
-from smelt.runtime.quota import MAX_POOL_THREADS, Budget, cpu_budget
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -100,7 +100,7 @@ class _State:
         self.word("HELPER").value = code.helper
         self.word("SPIN").value = spin_us * 1000
         self.word("POLL").value = POLL_MS * 1_000_000
-        self.word("KEY").value = poll.thread_key()
+        self.word("KEY").value = thread_key()
         self.word("MAIN").value = threading.main_thread().ident or 0
         self.run_word("POOL").value = slab.address
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from smelt.errors import ArgumentError, ProgramMachineError, ProgramVersionError
 from smelt.graph.verify import verify
-from smelt.machine.instruction_sets import INSTRUCTION_SETS
+from smelt.machine.processor import INSTRUCTION_SETS
 from smelt.machine.target import Target
 from smelt.packages.version import __version__
 from smelt.runtime.host import host

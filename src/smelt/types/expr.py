@@ -467,6 +467,8 @@ def may_wrap(e: Index) -> bool:
     >>> i = axis("i", size("n"))
     >>> may_wrap(i * 1000 + size("n")), may_wrap(i * 2**30), may_wrap(i * i)
     (False, True, True)
+    >>> may_wrap(axis("i", UNKNOWN) + (2**63 - 1))
+    True
     """
     return _magnitude(e) >> 63 > 0
 
@@ -479,7 +481,9 @@ def _magnitude(e: Index) -> int:
 def _atom_magnitude(atom: Atom) -> int:
     if atom.args:
         return max(map(_magnitude, atom.args))
-    return atom.extent if atom.kind == "axis" and isinstance(atom.extent, int) else 1 << 40
+    if atom.kind == "axis" and isinstance(atom.extent, int) and atom.extent != UNKNOWN:
+        return atom.extent
+    return 1 << 40
 
 
 def atoms(e: Index) -> tuple[Atom, ...]:

@@ -29,7 +29,6 @@ from smelt.codegen.build import (
     select_variant,
 )
 from smelt.compiler import driver
-from smelt.compiler.ahead import ConstantBudget, PreludeBuilder
 from smelt.fusion.plan import Cluster, Plan
 from smelt.graph.interp import run as interpret
 from smelt.graph.interp import solve_sizes
@@ -42,7 +41,6 @@ from smelt.kernel.text_print import text as kernel_text
 from smelt.kernel.verify import verify
 from smelt.machine.target import Isa, Target
 from smelt.ops.create import Input
-from smelt.passes.constant_subgraph import Split
 from smelt.runtime.code import Loaded, LoadedKernel
 from smelt.runtime.executable import Executable
 
@@ -160,7 +158,7 @@ def fuse_graph(
         {cluster: driver.BuiltKernel(named, variants, code)},
         target,
         Journal(),
-        PreludeBuilder(graph, Split(graph, ()), ConstantBudget(0, 0)),
+        None,
         lambda part, sizes: driver.compile(part, hints=sizes),
     )
     return SingleKernel(graph, kernel, built, loaded, executable, target, variants, named)

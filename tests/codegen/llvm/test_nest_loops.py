@@ -9,7 +9,7 @@ from tests.codegen.llvm.native import Native
 from tests.codegen.llvm.single_kernel import RUNNABLE
 
 from smelt.codegen.build import build
-from smelt.codegen.llvm import function, nest, vector_loops
+from smelt.codegen.llvm import module, nest, vector_loops
 from smelt.codegen.llvm.loopir.items import Scan
 from smelt.codegen.llvm.nest_loops import run_as_loops
 from smelt.codegen.llvm.nests.nest import Nest
@@ -75,7 +75,7 @@ def test_the_bits_are_those_of_nests(
         patch.setattr(
             nest, "run_as_loops", lambda *args: has_loops_only(args[1]) and run_as_loops(*args)
         )
-        patch.setattr(function, "can_pipeline_store", lambda _: False)
+        patch.setattr(module, "can_pipeline_store", lambda _: False)
         old = compiled(kernel, isa, streaming=streaming)
     rng = np.random.default_rng(0)
     for m, n, d in ((1, 1, 3), (3, 17, 5), (5, 64, 2), (50, 290, 9), (2, 1100, 2)):

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import smelt as sm
-from smelt.backend import gpu
+from smelt.backend.gpus import gpu
 from smelt.errors import FallbackWarning
 from smelt.frontends.torch import printed_program as printed
 from smelt.frontends.torch.backend import compile_traced

@@ -10,7 +10,7 @@ from tests.explain.gpu_reports import collect_programs  # noqa: E402
 from tests.frontends.torch.models import Encoder, seeded, tokens  # noqa: E402
 
 import smelt.torch  # noqa: E402
-from smelt.backend import gpu  # noqa: E402
+from smelt.backend.gpus import gpu  # noqa: E402
 from smelt.errors import ArgumentError  # noqa: E402
 
 F = torch.nn.functional

@@ -21,7 +21,7 @@ from tests.frontends.torch.test_flex_attention import (  # noqa: E402
 
 import smelt as sm  # noqa: E402
 import smelt.torch  # noqa: E402
-from smelt.backend import gpu  # noqa: E402
+from smelt.backend.gpus import gpu  # noqa: E402
 from smelt.codegen.triton.candidates import candidates  # noqa: E402
 from smelt.codegen.triton.schedule import EXACT  # noqa: E402
 from smelt.codegen.triton.source import print_file, print_stage  # noqa: E402

@@ -317,7 +317,7 @@ def test_graphs_of_reductions_have_the_addresses_of_their_calls(fake, short_chun
 
 
 @given(
-    shapes=st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=4, max_size=40),
+    shapes=st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=4, max_size=20),
     kinds=st.lists(st.integers(0, 2), min_size=1, max_size=3),
 )
 @settings(
@@ -347,7 +347,7 @@ DTYPES = (np.float32, np.float16, np.int32)
 
 
 @given(
-    shapes=st.lists(st.lists(st.integers(1, 40), max_size=2).map(tuple), min_size=8, max_size=30),
+    shapes=st.lists(st.lists(st.integers(1, 40), max_size=2).map(tuple), min_size=8, max_size=16),
     kinds=st.lists(
         st.tuples(st.sampled_from(REDUCED), st.sampled_from(DTYPES)), min_size=1, max_size=3
     ),

@@ -17,7 +17,7 @@ from smelt.errors import DeviceKernelError, SmeltError, UnsupportedError
 from smelt.runtime.cuda import tables
 from smelt.runtime.cuda.buffer import copy_to_device, copy_to_host
 from smelt.runtime.cuda.memory import driver_memory
-from smelt.runtime.quota import Budget
+from smelt.runtime.host import Budget
 from smelt.types.dtype import f16, f32, from_numpy, i32
 
 

@@ -8,7 +8,7 @@ from tests.runtime.cuda.fake_triton import FakeTriton
 from tests.runtime.cuda.test_programs import compile_jit, run_on_device
 
 import smelt as sm
-from smelt.backend import gpu
+from smelt.backend.gpus import gpu
 from smelt.codegen.triton.ahead import AheadProgram
 from smelt.codegen.triton.device_source import CompiledEntry
 from smelt.codegen.triton.resources import Resources

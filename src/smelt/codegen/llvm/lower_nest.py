@@ -35,8 +35,8 @@ from smelt.codegen.llvm.loopir.items import (
 )
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, argreduce_with_value
 from smelt.codegen.llvm.loops.versioning import is_select
+from smelt.codegen.llvm.nests.environment import Storage
 from smelt.codegen.llvm.nests.nest import Limit, Nest, Schedule
-from smelt.codegen.llvm.nests.storage import Storage
 from smelt.loop import ir as loop
 from smelt.loop.steps import better, exact, two_sum
 from smelt.ops.combine import BOTH, COMBINES, EXTREMES

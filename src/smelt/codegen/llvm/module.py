@@ -7,17 +7,26 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.function import (
-    ArgumentOrder,
-    argument_order,
-    cycles,
-    emit_function,
-    task_count,
+from smelt.codegen.llvm.access.prefetch import assign_row_shares
+from smelt.codegen.llvm.access.vector_axis import part_numbers
+from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
+from smelt.codegen.llvm.instructions.scope import Scope
+from smelt.codegen.llvm.loopir.items import (
+    Apply,
+    Dot,
+    IndexValue,
+    Item,
+    Load,
+    Program,
+    unvarying_axes,
 )
-from smelt.codegen.llvm.loopir.items import Dot, IndexValue, Load
 from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.loopir.rewrite import cost_of
+from smelt.codegen.llvm.loops.full_unroll import is_single_block
+from smelt.codegen.llvm.loops.pipeline_store import StorePipeline, can_pipeline_store
+from smelt.codegen.llvm.nest import NestEmitter
 from smelt.codegen.llvm.nests.contraction import Contraction
+from smelt.codegen.llvm.nests.environment import Frame, Storage
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program
@@ -35,12 +44,16 @@ from smelt.codegen.llvm.schedule.product_cost import (
     few_column_variants,
     fused_variants,
 )
+from smelt.codegen.llvm.scratch.workspace import lay_out, zero_operands
+from smelt.codegen.llvm.streams import run_segments
+from smelt.codegen.llvm.vector_loops import why_not_nest
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
 from smelt.machine.blocks import UNPACKED
 from smelt.machine.target import Target
+from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Index, sizes_of
+from smelt.types.expr import Index, add, atoms, floordiv, mul, product, sizes_of, sub
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +214,271 @@ def emit(
     return Artifact(
         kernel.name, str(module), words.buffers, words.sizes, strides, partials, tuple(entries)
     )
+
+
+# ---- phases as functions ------------------------------------------------------------------------
+#
+#     phase(arguments, first, last, scratch):
+#       load the addresses of buffers, and sizes, from `arguments`
+#       for task in first .. last:                  the linearised grid, split among threads
+#         one block number for each grid axis       outer to inner
+#         the loop nests of the schedule            `smelt.codegen.llvm.nest`
+#
+# If rows are stored one task late (`smelt.codegen.llvm.loops.pipeline_store`), the loop also
+# carries the previous task's block numbers. The estimated cycles of a phase (`cycles`) are what the
+# run time cuts work into chunks by.
+
+Value = ir.Value
+PTR = ir.PointerType()
+KERNEL = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, PTR])
+"""Type of a kernel function: arguments, first task, task after the last, scratch memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentOrder:
+    """The order of a kernel's arguments: buffers, then sizes (strides are sizes too)."""
+
+    buffers: tuple[str, ...]
+    sizes: tuple[str, ...]
+
+
+def argument_order(program: Program, schedules: Iterable[Schedule]) -> ArgumentOrder:
+    """Return every buffer, and every size that some phase reads."""
+    sizes: dict[str, None] = {}
+    for s in schedules:
+        for e in _indices(s):
+            sizes.update((a.name, None) for a in atoms(e) if a.kind == "size")
+    return ArgumentOrder(tuple(b.name for b in program.buffers), tuple(sizes))
+
+
+def _indices(s: Schedule) -> Iterable[Index]:
+    yield from s.phase.axes.values()
+    yield from (length for _, length in s.phase.cut.values())
+    for item in s.phase.items:
+        yield from item.indices
+    yield from (st.access.offset for st in s.phase.stores)
+
+
+def grid_counts(s: Schedule) -> list[tuple[str, Index]]:
+    """Return the number of blocks along each grid axis, outer to inner."""
+    counts: list[tuple[str, Index]] = []
+    for g in s.phase.grid:
+        extent = s.phase.axes[g]
+        if g in s.block:
+            extent = floordiv(add(extent, sub(s.block[g], 1)), s.block[g])
+        counts.append((g, extent))
+    return counts
+
+
+def task_count(s: Schedule) -> Index:
+    """Return the number of tasks of the linearised grid."""
+    return product(n for _, n in grid_counts(s))
+
+
+def emit_function(
+    module: ir.Module,
+    program: Program,
+    s: Schedule,
+    words: ArgumentOrder,
+    target: Target,
+    streaming: bool,
+) -> Index:
+    """Emit one schedule into a module; return the bytes of scratch that a thread needs."""
+    function = ir.Function(module, KERNEL, s.phase.name)
+    function.args[0].add_attribute("noalias")
+    function.args[3].add_attribute("noalias")
+    b = ir.IRBuilder(function.append_basic_block("entry"))
+    buffers, sizes = load_arguments(b, function.args[0], words)
+    dtypes = {buffer.name: buffer.dtype for buffer in program.buffers}
+    for alias, name in s.phase.aliases.items():
+        buffers[alias], dtypes[alias] = buffers[name], s.phase.dtypes[alias]
+    entry = IndexEmitter(b, lambda atom: sizes[atom.name])
+    _, first, last, scratch = function.args
+    counts = [(g, entry.emit(n)) for g, n in grid_counts(s)]
+    start = decode_task(b, first, counts)
+    storage = lay_out(s).with_addresses(b, scratch, entry.emit)
+    zero_operands(b, storage, scratch, entry, sizes.values())
+    lengths = {
+        x.name: x.nbytes // x.dtype.itemsize
+        for x in program.buffers
+        if isinstance(x.nbytes, int) and x.is_dense and not x.written
+    }
+    body, done = (function.append_basic_block(n) for n in ("task", "done"))
+    shares = assign_row_shares(s)
+    frame = Frame(b, target, s, buffers, dtypes, lengths, sizes, entry, shares, streaming, done)
+    pipelines_store = streaming and can_pipeline_store(s)
+    pipelines_store &= not any(why_not_nest(s, nest) for nest in s.nests[-2:])
+    _task_loop(frame, storage, body, (first, last), counts, start, pipelines_store)
+    return mul(storage.nbytes, 2) if pipelines_store else storage.nbytes
+
+
+def load_arguments(
+    b: ir.IRBuilder, args: Value, words: ArgumentOrder
+) -> tuple[dict[str, Value], dict[str, Value]]:
+    """Load the arguments: addresses of buffers, and sizes."""
+    buffers, sizes = dict[str, Value](), dict[str, Value]()
+    for k, name in enumerate(words.buffers):
+        address = b.gep(args, [number(k)], source_etype=I64)
+        buffers[name] = b.load(address, typ=PTR, name=name)
+    for k, name in enumerate(words.sizes):
+        address = b.gep(args, [number(len(words.buffers) + k)], source_etype=I64)
+        sizes[name] = b.load(address, typ=I64, name=name)
+    return buffers, sizes
+
+
+def decode_task(b: ir.IRBuilder, task: Value, counts: list[tuple[str, Value]]) -> list[Value]:
+    """Return the block numbers of a task, outer to inner."""
+    numbers: list[Value] = []
+    for dim, (_, count) in enumerate(reversed(counts)):
+        if dim == len(counts) - 1:
+            numbers.append(task)
+        else:
+            safe = b.select(b.icmp_signed(">", count, number(0)), count, number(1))
+            numbers.append(b.urem(task, safe))
+            task = b.udiv(task, safe)
+    return numbers[::-1]
+
+
+def _task_loop(
+    frame: Frame,
+    storage: Storage,
+    body: ir.Block,
+    tasks: tuple[Value, Value],
+    counts: list[tuple[str, Value]],
+    start: list[Value],
+    pipelines_store: bool,
+) -> None:
+    """Emit the loop over tasks, from the first one up to the last one's successor."""
+    b, (first, last) = frame.b, tasks
+    stride = frame.entry.emit(storage.nbytes) if pipelines_store else number(0)
+    entry = b.block
+    b.cbranch(b.icmp_signed("<", first, last), body, frame.done)
+    b.position_at_end(body)
+    task = b.phi(I64)
+    task.add_incoming(first, entry)
+    numbers = [b.phi(I64) for _ in counts]
+    for phi, value in zip(numbers, start, strict=True):
+        phi.add_incoming(value, entry)
+    pipeline = StorePipeline(b, entry, stride, start) if pipelines_store else None
+    nests = _nests(frame, storage, numbers)
+    if pipeline is None:
+        if frame.s.phase.regions():
+            run_segments(nests)
+        else:
+            for nest in frame.s.nests:
+                nests.run(nest)
+        following = advance_task(b, numbers, counts)
+        after = b.add(task, number(1))
+    else:
+        with pipeline.begin(nests, _nests(frame, storage, pipeline.numbers)) as late_store:
+            with nests.within(late_store=late_store):
+                for nest in frame.s.nests[:-1]:
+                    nests.run(nest)
+            following = advance_task(b, numbers, counts)
+            after = b.add(task, number(1))
+            more = b.icmp_signed("<", after, last)
+            pipeline.end(nests, more, _nests(frame, storage, following).ranges)
+    latch = b.block
+    if pipeline is not None:
+        pipeline.close(latch, numbers)
+    task.add_incoming(after, latch)
+    for phi, value in zip(numbers, following, strict=True):
+        phi.add_incoming(value, latch)
+    b.cbranch(b.icmp_signed("<", after, last), body, frame.done)
+    b.position_at_end(frame.done)
+    if frame.streaming:
+        emit_store_fence(b, frame.target)
+    b.ret_void()
+
+
+def emit_store_fence(b: ir.IRBuilder, target: Target) -> None:
+    """Emit the fence after which non-temporal stores are visible."""
+    if name := target.facts.store_fence:
+        kind = ir.FunctionType(ir.VoidType(), [])
+        module = b.module
+        b.call(module.globals.get(name) or ir.Function(module, kind, name), [])
+    else:
+        b.fence("seq_cst")
+
+
+def advance_task(
+    b: ir.IRBuilder, numbers: Sequence[Value], counts: list[tuple[str, Value]]
+) -> list[Value]:
+    """Return the block numbers of the next task: an odometer."""
+    following: list[Value] = []
+    carry: Value = number(1)
+    for dim in range(len(counts) - 1, -1, -1):
+        up = b.add(numbers[dim], carry)
+        if dim == 0:
+            following.append(up)
+            break
+        full = b.icmp_signed(">=", up, counts[dim][1])
+        following.append(b.select(full, number(0), up))
+        carry = b.select(full, number(1), number(0))
+    return following[::-1]
+
+
+def _nests(frame: Frame, storage: Storage, blocks: Sequence[Value]) -> NestEmitter:
+    """Return the nest emitter of a task, given its block numbers."""
+    b, s, numbers = frame.b, frame.s, dict(zip(frame.s.phase.grid, blocks, strict=True))
+    scope = Scope()
+    ranges: dict[str, tuple[Value, Value]] = {}
+    for axis in s.local:
+        extent = frame.index(s.phase.axes[axis])
+        if is_single_block(s, axis):
+            ranges[axis] = number(0), extent
+            continue
+        if axis in s.block:
+            step = frame.index(s.block[axis])
+            low = b.mul(numbers[axis], step)
+        elif axis in s.phase.cut:
+            part, length = s.phase.cut[axis]
+            step = frame.index(length)
+            low = b.mul(numbers[part], step)
+        else:
+            ranges[axis] = (number(0), extent)
+            continue
+        low = b.select(b.icmp_signed("<", low, extent), low, extent)
+        high = b.add(low, step)
+        ranges[axis] = (low, b.select(b.icmp_signed("<", high, extent), high, extent))
+    for position_axis, reach in s.phase.window_positions.items():
+        low, high = ranges[reach.axis]
+        first = b.mul(low, number(reach.step))
+        last = b.add(b.mul(b.sub(high, number(1)), number(reach.step)), number(reach.length))
+        ranges[position_axis] = first, b.select(b.icmp_signed("<", low, high), last, first)
+    for g, value in numbers.items():
+        if g not in s.local:
+            scope.bind(g, value)
+    return NestEmitter(frame, ranges, scope, storage)
+
+
+def cycles(s: Schedule) -> Index:
+    """Return the cycles that one core spends on the whole phase: just enough to choose chunks."""
+    total: Index = 0
+    fixed = [
+        n
+        for a, n in s.phase.axes.items()
+        if a in s.phase.grid and a not in s.local and a not in part_numbers(s.phase)
+    ]
+    for nest in s.nests:
+        if nest.product is not None:
+            c = nest.product
+            axes = {*c.item.axes, *c.outer, c.k, *unvarying_axes(s.phase.segments[nest.time])}
+            points = product(s.phase.axes[a] for a in s.phase.axes if a in axes)
+            total = add(total, c.cycles(points, s.phase.axes[c.m] if c.m else 1))
+            continue
+        inner = [i for i in nest.items if nest.vector is None or nest.vector in i.axes]
+        work = sum(_own_cost(i) for i in inner) + 2 * (
+            len(nest.reductions) + len(nest.stores) + len(nest.state_updates)
+        )
+        still = unvarying_axes(s.phase.segments[nest.time])
+        points = product((*fixed, *(s.phase.axes[a] for a in (*nest.order, *still))))
+        lanes = s.lanes if nest.vector is not None else 1
+        total = add(total, floordiv(mul(points, max(int(8 * work), 1)), 8 * lanes))
+    return add(total, 50)
+
+
+def _own_cost(item: Item) -> float:
+    if isinstance(item, Apply):
+        return SCALARS[item.op].cost
+    return 6.0 if isinstance(item, Load) else 0.5

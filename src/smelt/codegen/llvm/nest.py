@@ -61,9 +61,9 @@ from smelt.codegen.llvm.nests.environment import (
     AxisRanges,
     Environment,
     Frame,
+    Storage,
 )
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.products.direct_store import find_direct_stores, run_unless_stored
 from smelt.codegen.llvm.products.drivers import driver_of
 from smelt.codegen.llvm.schedule.in_place_updates import find_in_place_update

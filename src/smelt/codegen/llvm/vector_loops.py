@@ -24,16 +24,14 @@ from smelt.codegen.llvm.instructions.reductions import (
     PlainAccumulator,
 )
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.items import Access, accesses_of, visited_axes
-from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
+from smelt.codegen.llvm.loopir.items import Access, accesses_of, contiguous_pair, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.lower_nest import identifier
-from smelt.codegen.llvm.nests.environment import PACKED, PackedArray
+from smelt.codegen.llvm.nests.environment import PACKED, PackedArray, Storage
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.nests.storage import Storage
 from smelt.codegen.llvm.scratch.workspace import lay_out
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE

@@ -41,7 +41,7 @@ from smelt.kernel.ir import (
     Store,
     Value,
 )
-from smelt.machine.instruction_sets import INSTRUCTION_SETS
+from smelt.machine.processor import INSTRUCTION_SETS
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import scalar
 from smelt.python.dataclass import dataclass

@@ -14,9 +14,19 @@ from dataclasses import replace
 from smelt.codegen.triton.loop_axes import SUMMED_LANES, CannotLoop, loop_axes
 from smelt.codegen.triton.writer import refuse
 from smelt.kernel import ir
-from smelt.kernel.axes import MAX_BODIES, Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.transform.block import in_blocks
-from smelt.kernel.walk import children, statements, stores, visit_body, visit_statement
+from smelt.kernel.walk import (
+    MAX_BODIES,
+    Axes,
+    axes_of_body,
+    axes_of_index,
+    axes_of_value,
+    children,
+    statements,
+    stores,
+    visit_body,
+    visit_statement,
+)
 from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.python.caches import cached_by_identity
 from smelt.types.expr import evaluate

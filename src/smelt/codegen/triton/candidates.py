@@ -44,10 +44,9 @@ from smelt.codegen.triton.source import divide, with_loops
 from smelt.codegen.triton.tensor_copies import copied_loads, copied_stores
 from smelt.codegen.triton.vector_sums import vector_sums
 from smelt.codegen.triton.widen_columns import has_several_rows
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import Block, Kernel
 from smelt.kernel.transform.block import in_blocks
-from smelt.kernel.walk import loads, stores
+from smelt.kernel.walk import Axes, axes_of_body, axes_of_value, loads, stores
 from smelt.machine.target import CACHE_SHARE
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass

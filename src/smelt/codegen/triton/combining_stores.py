@@ -18,9 +18,16 @@ from dataclasses import replace
 
 from smelt.codegen.triton.schedule import ATOMICS, Policy, is_atomic
 from smelt.kernel import ir
-from smelt.kernel.axes import axes_of_body, axes_of_index
 from smelt.kernel.transform.part import without_unused
-from smelt.kernel.walk import bindings_of, stores, transform, visit, visit_statement
+from smelt.kernel.walk import (
+    axes_of_body,
+    axes_of_index,
+    bindings_of,
+    stores,
+    transform,
+    visit,
+    visit_statement,
+)
 from smelt.ops.combine import BOTH, COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass

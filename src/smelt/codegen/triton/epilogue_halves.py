@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from smelt.codegen.triton.loop_axes import names_read
 from smelt.kernel import ir
-from smelt.kernel.axes import axes_of_body, axes_of_index
-from smelt.kernel.walk import stores, values_of, visit
+from smelt.kernel.walk import axes_of_body, axes_of_index, stores, values_of, visit
 from smelt.python.dataclass import dataclass
 
 

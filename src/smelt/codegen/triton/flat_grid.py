@@ -18,10 +18,13 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.schedule import is_atomic
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, end_axes
 from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.transform.block import with_state_axes
 from smelt.kernel.walk import (
+    Axes,
+    axes_of_body,
+    axes_of_value,
+    end_axes,
     joined_axes,
     loads,
     map_statement,

@@ -17,10 +17,19 @@ import numpy as np
 
 from smelt.codegen.triton.indices import known_offset
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.decided_blocks import DecidedBlocks, decided_blocks
 from smelt.kernel.env import Env, dtype_of
-from smelt.kernel.walk import loads, statements, stores, visit, visit_body, visit_statement
+from smelt.kernel.walk import (
+    Axes,
+    axes_of_body,
+    axes_of_value,
+    loads,
+    statements,
+    stores,
+    visit,
+    visit_body,
+    visit_statement,
+)
 from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS
 from smelt.ops.cost import DATA_DEPENDENT_SHARE, MASK_SAMPLES, MOVE_COST, SPECIAL_COST
 from smelt.ops.scalar import SCALARS

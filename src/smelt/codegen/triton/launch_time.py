@@ -31,7 +31,7 @@ from smelt.codegen.triton.device_limits import DeviceLimits, DeviceRates
 from smelt.codegen.triton.launch_work import Access, Contraction, LaunchWork
 from smelt.codegen.triton.live_values import registers_of
 from smelt.codegen.triton.schedule import Schedule
-from smelt.kernel.axes import Axes
+from smelt.kernel.walk import Axes
 from smelt.machine.target import CACHE_SHARE
 
 PRODUCT_REGISTERS, ACCUMULATOR_REGISTERS = 28, 1.6

@@ -29,9 +29,18 @@ from smelt.codegen.triton.live_values import LiveSet, live_sets
 from smelt.codegen.triton.narrow_products import is_dot, operand_loads, product_orders
 from smelt.codegen.triton.schedule import Policy, is_atomic, selected_axes, steps_in_order
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.decided_blocks import decided_blocks
-from smelt.kernel.walk import loads, positions_of, statements, stores, visit_body
+from smelt.kernel.walk import (
+    Axes,
+    axes_of_body,
+    axes_of_index,
+    axes_of_value,
+    loads,
+    positions_of,
+    statements,
+    stores,
+    visit_body,
+)
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f16, f32
 from smelt.types.expr import Index, axes_of, bounds, evaluate, terms_of

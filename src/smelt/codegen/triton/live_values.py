@@ -12,9 +12,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes, axes_of_body
 from smelt.kernel.env import Env
-from smelt.kernel.walk import refs, statements, values_of, visit
+from smelt.kernel.walk import Axes, axes_of_body, refs, statements, values_of, visit
 
 LiveSet = Mapping[Axes, int]
 """Bytes of an element of all values with the same axes."""

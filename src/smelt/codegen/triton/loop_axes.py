@@ -19,10 +19,13 @@ from functools import reduce
 from typing import Any
 
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.block_reduction import accumulated, row_of
 from smelt.kernel.env import Env, dtype_of
 from smelt.kernel.walk import (
+    Axes,
+    axes_of_body,
+    axes_of_index,
+    axes_of_value,
     children,
     refs,
     statements,

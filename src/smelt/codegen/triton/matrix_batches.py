@@ -15,10 +15,9 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.launch_work import LaunchWork
 from smelt.codegen.triton.schedule import MIN_DOT, Schedule, least_dot
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, end_axes
 from smelt.kernel.ir import Block, Kernel
 from smelt.kernel.transform.block import with_state_axes
-from smelt.kernel.walk import statements
+from smelt.kernel.walk import Axes, axes_of_body, axes_of_value, end_axes, statements
 from smelt.types.dtype import f32
 
 MATRIX_ELEMENTS = 96

@@ -16,11 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes, axes_of_body, is_free
 from smelt.kernel.canonical import unused_name
 from smelt.kernel.transform.part import part_of
 from smelt.kernel.transform.split_merge import state_type
-from smelt.kernel.walk import refs, stores
+from smelt.kernel.walk import Axes, axes_of_body, is_free, refs, stores
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, evaluate
 

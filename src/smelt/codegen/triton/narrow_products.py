@@ -27,9 +27,8 @@ from dataclasses import replace
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.schedule import Policy
 from smelt.codegen.triton.writer import Text, type_name
-from smelt.kernel.axes import MAX_BODIES, axes_of_body, axes_of_value
 from smelt.kernel.ir import Cast, Kernel, Let, Load, Ref, Value
-from smelt.kernel.walk import statements
+from smelt.kernel.walk import MAX_BODIES, axes_of_body, axes_of_value, statements
 from smelt.python.caches import cached_by_identity
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bf16, f16, f32, i8, i32

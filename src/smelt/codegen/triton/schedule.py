@@ -15,9 +15,16 @@ from typing import Literal
 
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
 from smelt.codegen.triton.writer import refuse
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import Block, Dot, Kernel, Let, Load, Position, Rename, Store, Stream, Update
-from smelt.kernel.walk import axes_used, statements, stores, visit_body
+from smelt.kernel.walk import (
+    Axes,
+    axes_of_body,
+    axes_of_value,
+    axes_used,
+    statements,
+    stores,
+    visit_body,
+)
 from smelt.ops.combine import COMBINES, EXTREMES, SUM_OF_PRODUCTS
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import evaluate

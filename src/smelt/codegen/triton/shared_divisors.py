@@ -9,10 +9,9 @@ infinite, as such numbers may be 0 to the approximate instruction.
 
 from __future__ import annotations
 
-from smelt.kernel.axes import axes_of_body, axes_of_value
 from smelt.kernel.env import Env, dtype_of
 from smelt.kernel.ir import Apply, Const, Kernel, Value
-from smelt.kernel.walk import map_values, visit_body
+from smelt.kernel.walk import axes_of_body, axes_of_value, map_values, visit_body
 from smelt.types.dtype import f32
 
 

@@ -18,10 +18,17 @@ from dataclasses import replace
 
 from smelt.codegen.triton.merge_launches import with_grid
 from smelt.kernel import ir
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index
 from smelt.kernel.transform.part import without_unused
 from smelt.kernel.transform.split_merge import SplitMerge, split_merge
-from smelt.kernel.walk import bindings_of, joined_axes, splits, visit
+from smelt.kernel.walk import (
+    Axes,
+    axes_of_body,
+    axes_of_index,
+    bindings_of,
+    joined_axes,
+    splits,
+    visit,
+)
 from smelt.ops.combine import EXTREMES
 from smelt.types.dtype import i64
 from smelt.types.expr import floordiv, minimum

@@ -18,10 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of, power_of_two
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index
 from smelt.kernel.ir import Block, Kernel, Let, Position, Statement, Store
 from smelt.kernel.transform.part import part_of
-from smelt.kernel.walk import joined_axes, splits, visit_body
+from smelt.kernel.walk import Axes, axes_of_body, axes_of_index, joined_axes, splits, visit_body
 from smelt.types.expr import evaluate
 
 MAX_COLUMNS = 256

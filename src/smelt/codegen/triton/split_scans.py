@@ -24,11 +24,18 @@ from typing import NamedTuple
 
 from smelt.backend.gpu import SCAN_STEP, scan_parts
 from smelt.kernel import ir
-from smelt.kernel.axes import axes_of_body, axes_of_index, axes_of_value
 from smelt.kernel.block_reduction import accumulated, row_of
 from smelt.kernel.canonical import names_of, unused_name
 from smelt.kernel.transform.part import without_unused
-from smelt.kernel.walk import bindings_of, joined_axes, refs, visit_statement
+from smelt.kernel.walk import (
+    axes_of_body,
+    axes_of_index,
+    axes_of_value,
+    bindings_of,
+    joined_axes,
+    refs,
+    visit_statement,
+)
 from smelt.ops.combine import CHOICE, COMBINES
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, evaluate, floordiv, minimum, mul

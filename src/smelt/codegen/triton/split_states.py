@@ -27,7 +27,6 @@ from smelt.codegen.triton.live_values import live_sets, registers_of
 from smelt.codegen.triton.schedule import choose_schedule
 from smelt.codegen.triton.widen_columns import COLUMN_LANES
 from smelt.errors import DeviceKernelError
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, is_free
 from smelt.kernel.ir import (
     Block,
     Kernel,
@@ -40,7 +39,15 @@ from smelt.kernel.ir import (
 from smelt.kernel.transform.block import in_blocks
 from smelt.kernel.transform.part import part_of, without_unused
 from smelt.kernel.transform.stream_to_reduction import reductions_of
-from smelt.kernel.walk import axes_used, statements, stores
+from smelt.kernel.walk import (
+    Axes,
+    axes_of_body,
+    axes_of_value,
+    axes_used,
+    is_free,
+    statements,
+    stores,
+)
 from smelt.types.expr import evaluate
 
 PROCESSOR_REGISTERS = 1 << 16

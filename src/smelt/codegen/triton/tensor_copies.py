@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.narrow_products import operand_loads
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_index
 from smelt.kernel.ir import Kernel, Load, Param, Store, Stream
-from smelt.kernel.walk import statements
+from smelt.kernel.walk import Axes, axes_of_body, axes_of_index, statements
 from smelt.ops.contract import bare_axis
 from smelt.types.dtype import bool_, f64
 from smelt.types.expr import Index, evaluate, product

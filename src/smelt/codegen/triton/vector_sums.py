@@ -15,9 +15,8 @@ from dataclasses import replace
 
 from smelt.codegen.triton.block_axes import dots_of
 from smelt.codegen.triton.schedule import carries_steps
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value
 from smelt.kernel.ir import Apply, Block, Cast, Dot, Kernel, Reduce, Stream, Value
-from smelt.kernel.walk import map_values, statements
+from smelt.kernel.walk import Axes, axes_of_body, axes_of_value, map_values, statements
 from smelt.ops.combine import SUM_OF_PRODUCTS
 
 

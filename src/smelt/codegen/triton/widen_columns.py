@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from smelt.codegen.triton.block_axes import dots_of
-from smelt.kernel.axes import Axes, axes_of_body, axes_of_value, end_axes
 from smelt.kernel.ir import (
     Block,
     Extreme,
@@ -16,7 +15,14 @@ from smelt.kernel.ir import (
     Stream,
 )
 from smelt.kernel.transform.block import in_blocks
-from smelt.kernel.walk import statements, visit_statement
+from smelt.kernel.walk import (
+    Axes,
+    axes_of_body,
+    axes_of_value,
+    end_axes,
+    statements,
+    visit_statement,
+)
 
 COLUMN_LANES = 128
 """Neighbouring columns of a program: a row of them is one access of a warp's 32 x 16 bytes."""

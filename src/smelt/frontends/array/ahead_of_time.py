@@ -7,19 +7,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from smelt.errors import ArgumentError, GuardError, StaticArgError, StructureError
-from smelt.frontends.array.array import Array
-from smelt.frontends.array.bind_args import BoundCall
-from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
+from smelt.errors import ArgumentError, GuardError, StructureError
+from smelt.frontends.array.bind_args import BoundCall, as_arguments
 from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.engine import explain_package
-from smelt.frontends.array.evaluate_pending import evaluate
-from smelt.frontends.array.memory import memory_order
 from smelt.frontends.array.results import match_parameters, run_call
 from smelt.frontends.array.trace import Argument, Spec, Trace
 from smelt.graph.text import text
@@ -67,44 +62,6 @@ def _dimension(d: Any) -> Index:
     elif dim < 0:
         raise ArgumentError(op="spec", argument="dimension", value=dim, expected="0 or more")
     return dim
-
-
-def as_arguments(bound: BoundCall) -> list[Argument]:
-    """Return the leaves of a call as `Argument`s.
-
-    Raises StaticArgError for a leaf that is neither array nor number.
-    """
-    arguments: list[Argument] = []
-    for index, x in enumerate(bound.leaves):
-        if isinstance(x, Array):
-            arguments.append(Argument(evaluate(x.node)))
-        elif isinstance(x, (bool, int, float)):
-            arguments.append(Argument(number=x))
-        elif isinstance(x, Spec):
-            arguments.append(Argument(spec=x))
-        elif is_foreign_array(x):
-            arguments.append(Argument(usable(as_buffer(x))))
-        else:
-            raise StaticArgError(
-                argument=f"argument {bound.names[index]!r}",
-                type=type(x).__name__,
-                reason="it is neither an array nor a number, nor declared static",
-                hint="A dataclass of arrays and numbers is a nest of them. An object that stays as"
-                " it is may be static (static_argnums=0 for a method's self): what it held in the"
-                " first call is part of the program, and changing it later goes unnoticed.",
-            )
-    return arguments
-
-
-def signature(a: Argument) -> Hashable:
-    """Return the key of an argument: recordings with another key need not be tried.
-
-    Sizes of 2 or more are not part of it.
-    """
-    data = a.data
-    if data is None:
-        return (type(a.number), a.number) if a.is_static else type(a.number)
-    return data.dtype, tuple(n if n < 2 else -1 for n in data.shape), memory_order(data)
 
 
 class Lowered:
@@ -211,7 +168,7 @@ def _check(name: str, argument: Argument, expected: Argument) -> None:
             and argument.data.flags.c_contiguous
         )
     elif argument.data is not None or expected.data is not None:
-        same = signature(argument) == signature(expected)
+        same = argument.signature == expected.signature
     if not same:
         raise GuardError(guard=f"argument {name}: {expected_text}", found=f"it is {actual_text}")
 

@@ -17,6 +17,9 @@ import numpy as np
 
 from smelt.errors import ArgumentError, StaticArgError, escape_controls
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.convert import as_buffer, is_foreign_array, usable
+from smelt.frontends.array.evaluate_pending import evaluate
+from smelt.frontends.array.trace import Argument, Spec
 from smelt.frontends.array.tree import LEAF, Tree, flatten, paths, unflatten
 from smelt.python.dataclass import dataclass
 
@@ -243,3 +246,30 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
     except (TypeError, ValueError):
         return []
     return [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def as_arguments(bound: BoundCall) -> list[Argument]:
+    """Return the leaves of a call as `Argument`s.
+
+    Raises StaticArgError for a leaf that is neither array nor number.
+    """
+    arguments: list[Argument] = []
+    for index, x in enumerate(bound.leaves):
+        if isinstance(x, Array):
+            arguments.append(Argument(evaluate(x.node)))
+        elif isinstance(x, (bool, int, float)):
+            arguments.append(Argument(number=x))
+        elif isinstance(x, Spec):
+            arguments.append(Argument(spec=x))
+        elif is_foreign_array(x):
+            arguments.append(Argument(usable(as_buffer(x))))
+        else:
+            raise StaticArgError(
+                argument=f"argument {bound.names[index]!r}",
+                type=type(x).__name__,
+                reason="it is neither an array nor a number, nor declared static",
+                hint="A dataclass of arrays and numbers is a nest of them. An object that stays as"
+                " it is may be static (static_argnums=0 for a method's self): what it held in the"
+                " first call is part of the program, and changing it later goes unnoticed.",
+            )
+    return arguments

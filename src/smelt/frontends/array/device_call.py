@@ -14,7 +14,6 @@ import numpy as np
 
 from smelt.compiler.device import DeviceProgram
 from smelt.errors import DeviceError
-from smelt.frontends.array.ahead_of_time import signature
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall
 from smelt.frontends.array.convert import is_foreign_array, is_on_gpu
@@ -181,7 +180,7 @@ def _find(
     key: Hashable = (
         bound.tree,
         bound.statics,
-        tuple(map(signature, arguments)),
+        tuple(a.signature for a in arguments),
         place.device.name,
         id(place.device),
         donated,

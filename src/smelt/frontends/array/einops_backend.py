@@ -6,52 +6,18 @@ einops is imported, before or after Smelt; einops itself is imported by nobody h
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 from smelt.frontends.array import creation, einsum, manipulation
 from smelt.frontends.array.array import Array
-
-_MODULE = "einops._backends"
+from smelt.python.imports import when_imported
 
 
 def register() -> None:
     """Make einops know our arrays, now if it is imported and otherwise when it is."""
-    module = sys.modules.get(_MODULE)
-    if module is None:
-        sys.meta_path.insert(0, _Finder())
-    else:
-        _define(module)
-
-
-class _Finder(MetaPathFinder):
-    """Find einops' back ends as Python does, and define ours when they are loaded."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname != _MODULE:
-            return None
-        others = [finder for finder in sys.meta_path if finder is not self]
-        specs = (f.find_spec(fullname, path, target) for f in others if hasattr(f, "find_spec"))
-        spec = next((spec for spec in specs if spec is not None), None)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-class _Loader(Loader):
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._inner.exec_module(module)
-        _define(module)
+    when_imported("einops._backends", _define)
 
 
 def _define(module: ModuleType) -> None:

@@ -10,9 +10,8 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
 from smelt.errors import ArgumentError
-from smelt.frontends.array.ahead_of_time import as_arguments
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.bind_args import BoundCall, Options
+from smelt.frontends.array.bind_args import BoundCall, Options, as_arguments
 from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.convert import is_on_gpu
 from smelt.frontends.array.engine import explain_package
@@ -22,7 +21,7 @@ from smelt.frontends.array.program_files import LoadedFunction
 from smelt.frontends.array.results import buffers_of
 from smelt.frontends.array.trace import Spec
 from smelt.frontends.array.tree import flatten, unflatten
-from smelt.machine.instruction_sets import INSTRUCTION_SETS
+from smelt.machine.processor import INSTRUCTION_SETS
 from smelt.python.imports import fork_safe_import
 from smelt.types.expr import Index
 

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, ov
 import numpy as np
 
 from smelt.errors import ArgumentError, UnsupportedError
-from smelt.frontends.array.ahead_of_time import Lowered, as_arguments, signature
+from smelt.frontends.array.ahead_of_time import Lowered
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.bind_args import BoundCall, Options
+from smelt.frontends.array.bind_args import BoundCall, Options, as_arguments
 from smelt.frontends.array.convert import from_host, is_on_gpu
 from smelt.frontends.array.engine import reporting
 from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
@@ -309,7 +309,7 @@ class Jit(FunctionObject, Generic[P, R]):
         key = (
             bound.tree,
             bound.statics,
-            tuple(signature(a) for a in arguments),
+            tuple(a.signature for a in arguments),
             donated,
             turns,
             fingerprint(),

@@ -29,8 +29,8 @@ from smelt.errors import (
     StructureError,
     UnsupportedError,
 )
-from smelt.frontends.array.ahead_of_time import Executable, Lowered, as_arguments
-from smelt.frontends.array.bind_args import BoundCall, Options, statics_to_data
+from smelt.frontends.array.ahead_of_time import Executable, Lowered
+from smelt.frontends.array.bind_args import BoundCall, Options, as_arguments, statics_to_data
 from smelt.frontends.array.convert import is_foreign_array
 from smelt.frontends.array.engine import Permutations
 from smelt.frontends.array.evaluate_pending import evaluate

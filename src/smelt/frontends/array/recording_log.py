@@ -112,7 +112,7 @@ def _key_difference(
 
 
 def _type_text(signature: Any) -> str:
-    """Return a signature of `smelt.frontends.array.ahead_of_time.signature` as text."""
+    """Return a signature of `smelt.frontends.array.trace.Argument` as text."""
     if isinstance(signature, tuple) and len(signature) == 3:
         dtype, shape, _ = signature
         dims = ",".join("n" if n < 0 else str(n) for n in shape)

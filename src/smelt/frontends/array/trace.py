@@ -15,7 +15,7 @@ sizes' own names, which are part of the cache's key.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -26,7 +26,7 @@ from smelt.frontends.array.aliasing import own
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.convert import from_host, is_foreign_array
 from smelt.frontends.array.engine import Permutations, compile_graph, raise_out_of_bounds
-from smelt.frontends.array.memory import Buffer, dense_axis_order, layout
+from smelt.frontends.array.memory import Buffer, dense_axis_order, layout, memory_order
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.scope import Scope
@@ -129,6 +129,17 @@ class Argument:
         """
         n = self.number
         return isinstance(n, bool) or (isinstance(n, int) and not -(2**63) <= n < 2**63)
+
+    @property
+    def signature(self) -> Hashable:
+        """The key of the argument: recordings with another key need not be tried.
+
+        Sizes of 2 or more are not part of it.
+        """
+        data = self.data
+        if data is None:
+            return (type(self.number), self.number) if self.is_static else type(self.number)
+        return data.dtype, tuple(n if n < 2 else -1 for n in data.shape), memory_order(data)
 
 
 @dataclass(frozen=True, slots=True)

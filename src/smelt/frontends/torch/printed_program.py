@@ -26,8 +26,9 @@ from typing import Any
 import torch
 
 from smelt import knobs
-from smelt.backend import Gpu, gpu
+from smelt.backend import Gpu
 from smelt.backend.driver_gpu import gpu_of_driver
+from smelt.backend.gpus import gpu
 from smelt.codegen.triton.ahead import TritonCompiler
 from smelt.codegen.triton.select import SelectingCompiler, select
 from smelt.compiler.device_compiler import CompiledForDevice, plan_for_device

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from smelt.kernel.axes import Axes, axes_of_body
 from smelt.kernel.ir import Block, Kernel, Statement, Stream
+from smelt.kernel.walk import Axes, axes_of_body
 
 
 def in_blocks(kernel: Kernel, sizes: Mapping[str, int]) -> Kernel:

@@ -37,10 +37,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.kernel import ir
-from smelt.kernel.axes import axes_of_body
 from smelt.kernel.canonical import unused_name
 from smelt.kernel.merge import MergeRule, merge_rules
 from smelt.kernel.walk import (
+    axes_of_body,
     bindings_of,
     refs,
     splits,

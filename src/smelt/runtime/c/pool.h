@@ -52,7 +52,7 @@ struct run {
     void *raised[3]; /* type, value and traceback of what a signal handler raised */
 };
 
-/* What kernels poll with: `smelt.runtime.poll` fills it. */
+/* What kernels poll with: `smelt.runtime.elf` fills it. */
 struct poll_words {
     i32 (*poll)(const struct poll_words *words); /* smelt_poll */
     i64 key;

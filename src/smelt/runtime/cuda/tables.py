@@ -32,6 +32,7 @@ from smelt.runtime.cuda.array_tables import (
 from smelt.runtime.cuda.driver import Device, Module
 from smelt.runtime.cuda.kept_workspaces import KeptWorkspace, constant_launches
 from smelt.runtime.cuda.native_call import ROW_WORDS
+from smelt.runtime.host import cpu_budget
 from smelt.runtime.plan_tables import (
     KernelStep,
     Layout,
@@ -42,7 +43,6 @@ from smelt.runtime.plan_tables import (
     place_values,
     step_values,
 )
-from smelt.runtime.quota import cpu_budget
 from smelt.types.expr import Index, evaluate
 
 MAX_DEVICE_ELEMENTS: Final = (1 << 31) - 1

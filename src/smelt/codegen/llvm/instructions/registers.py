@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from smelt.codegen.llvm import ir
-from smelt.machine.instruction_sets import InstructionSet
+from smelt.machine.processor import InstructionSet
 from smelt.types.dtype import DType, f32
 
 I1: Any = ir.IntType(1)

@@ -11,14 +11,14 @@ Modules that name many kinds of items import this one as `ssa`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Literal, Self
 
 from smelt.ops.combine import Combine
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, atoms
+from smelt.types.expr import Index, atoms, sub
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -298,6 +298,22 @@ def over_axes(item: Item) -> tuple[str, ...]:
 def accesses_of(items: Iterable[Item]) -> list[Access]:
     """Return the accesses of the loads among items."""
     return [i.access for i in items if isinstance(i, Load)]
+
+
+def contiguous_pair(unit: Item) -> tuple[Access, Access] | None:
+    """Return the two loads of a pair if they are neighbours in memory, else None."""
+    if not isinstance(unit, KPair) or len(unit.args) != 2:
+        return None
+    pair = fixed_loads(unit.args)
+    return pair if pair and sub(pair[1].offset, pair[0].offset) == 1 else None
+
+
+def fixed_loads(pair: Sequence[Item]) -> tuple[Access, Access] | None:
+    """Return the accesses of two loads at positions that are not computed, else None."""
+    accesses = accesses_of(pair)
+    if len(accesses) < 2 or accesses[0].positions:
+        return None
+    return accesses[0], accesses[1]
 
 
 # ---- regions, states and phases ------------------------------------------------------------------

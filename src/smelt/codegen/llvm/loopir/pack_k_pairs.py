@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.items import Access, Item, accesses_of
+from smelt.codegen.llvm.loopir.items import Access, Item, fixed_loads
 from smelt.codegen.llvm.loopir.rewrite import Cloner, Draft, insert_before
 from smelt.types.dtype import DType, i32, i64
 from smelt.types.expr import add, axis, floordiv, mod, mul, sub
@@ -96,19 +96,3 @@ def _load_pair(draft: Draft, user: Item, pair: list[Item], short: DType) -> Item
     draft.alias(name, first.buffer, i32)
     access = Access(name, floordiv(first.offset, 2), first.limits)
     return insert_before(draft, user, ssa.Load((), pair[0].axes, i32, access))
-
-
-def contiguous_pair(unit: Item) -> tuple[Access, Access] | None:
-    """Return the two loads of a pair if they are neighbours in memory, else None."""
-    if not isinstance(unit, ssa.KPair) or len(unit.args) != 2:
-        return None
-    pair = fixed_loads(unit.args)
-    return pair if pair and sub(pair[1].offset, pair[0].offset) == 1 else None
-
-
-def fixed_loads(pair: Sequence[Item]) -> tuple[Access, Access] | None:
-    """Return the accesses of two loads at positions that are not computed, else None."""
-    accesses = accesses_of(pair)
-    if len(accesses) < 2 or accesses[0].positions:
-        return None
-    return accesses[0], accesses[1]

@@ -223,8 +223,6 @@ class FusedGemm(FusedEpilogue):
             self._by_panels(low, high)
             return
         self._locate_next_block()
-        if c.prepacked:
-            self.right_top = env.open(self.nest.packs[1], Scope(env.top))
         self._open_epilogue()
         end = b.sub(high, b.urem(b.sub(high, low), number(c.tile.rows)))
         if c.by_tiles:
@@ -536,7 +534,7 @@ class FusedGemm(FusedEpilogue):
         access = plain_load(c.right)
         assert access is not None
         place = {c.n: b.add(env.ranges[c.n][0], column), c.k: k}
-        at = env.index(access.offset, Scope(self.right_top, place))
+        at = env.index(access.offset, Scope(self.env.top, place))
         return env.address(access.buffer, at)
 
     def _panel(self, k: Value, nth: int, first: Value, vectors: int) -> list[Value]:
@@ -562,8 +560,7 @@ class FusedGemm(FusedEpilogue):
         access, pitch = plain_load(c.right), c.right_pitch()
         if access is None or pitch is None:
             return
-        top, dtype = env.open(self.nest.packs[1], Scope(env.top)), env.frame.dtypes[access.buffer]
-        stride = env.index(pitch, top)
+        stride, dtype = env.index(pitch, env.top), env.frame.dtypes[access.buffer]
         (_, end), (low, high) = env.ranges[c.n], env.ranges[c.k]
         has_more = b.icmp_signed("<", end, env.frame.index(env.s.phase.axes[c.n]))
         next_depth = b.select(has_more, self.block_depth, number(0))
@@ -573,7 +570,7 @@ class FusedGemm(FusedEpilogue):
         next_rows = b.add(b.mul(high, stride), self.column)
         later = b.select(self.is_last_block, next_columns, next_rows)
         later = b.select(b.icmp_signed("<", number(0), next_depth), later, offset)
-        origin = top.offset(access)
+        origin = env.origin(access, self.nest.packs[1].order, env.top)
         base, later = (env.address(access.buffer, b.add(origin, at)) for at in (offset, later))
         rows, depths = (base, later, stride, dtype), (self.depth, next_depth)
         full_tiles = b.udiv(full_rows, number(c.tile.rows))
@@ -694,15 +691,16 @@ class FusedGemm(FusedEpilogue):
         unit_axis = next((a for a in (row_axis, k) if steps[a] == 1), None)
         if unit_axis is None or any(x is None or axes_of(x) for x in steps.values()):
             return None
-        top, dtype = env.open(nest, Scope(env.top)), env.frame.dtypes[access.buffer]
-        strides = {a: env.index(x or 0, top) for a, x in steps.items()}
+        strides = {a: env.index(x or 0, env.top) for a, x in steps.items()}
         (first, last), (start, _) = env.ranges[row_axis], part or env.ranges[k][::-1]
-        at = b.add(top.offset(access), b.mul(first, strides[row_axis]))
+        at = env.origin(access, nest.order, env.top)
+        at = b.add(at, b.mul(first, strides[row_axis]))
         at = b.add(at, b.mul(start, strides[k]))
         base = env.address(access.buffer, at)
         length, count = b.sub(last, first), part[1] if part else self._next_depth()
         if unit_axis == k:
             length, count = count, length
+        dtype = env.frame.dtypes[access.buffer]
         size, run_axis = number(dtype.itemsize), k if unit_axis == row_axis else row_axis
         if part is None:
             count = b.select(self.is_last_block, number(0), count)

@@ -120,10 +120,11 @@ class FusedGemmPacker(Packer):
             return
         access = plain_load(c.left)
         assert access is not None
-        top = env.open(self.nest.packs[0], Scope(env.top))
-        self.left_strides = [env.index(coefficient(access.offset, a) or 0, top) for a in (c.m, c.k)]
+        steps = (coefficient(access.offset, a) or 0 for a in (c.m, c.k))
+        self.left_strides = [env.index(step, env.top) for step in steps]
         self.left_contiguous_axis = c.k if coefficient(access.offset, c.k) == 1 else ""
-        origin = b.add(top.offset(access), b.mul(env.ranges[c.k][0], self.left_strides[1]))
+        origin = env.origin(access, self.nest.packs[0].order, env.top)
+        origin = b.add(origin, b.mul(env.ranges[c.k][0], self.left_strides[1]))
         self.base = env.address(access.buffer, origin)
 
     def _gathered_row(self, row: Value) -> Value:
@@ -154,9 +155,8 @@ class FusedGemmPacker(Packer):
         """Pack rows which are only converted, and contiguous one after the other."""
         env, b, c = self.env, self.b, self.c
         low, high = env.ranges[c.m]
-        top = env.open(nest, Scope(env.top))
         dtype = env.frame.dtypes[access.buffer]
-        origin = b.add(top.offset(access), b.mul(low, self.depth))
+        origin = b.add(env.origin(access, nest.order, env.top), b.mul(low, self.depth))
         base = env.address(access.buffer, origin)
         types = dtype, *conversions(c.left), c.item.dtype
         to, count = self.at(LEFT_PART, number(0)), b.mul(b.sub(high, low), self.depth)

@@ -17,7 +17,6 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, number, opaque
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.environment import Environment, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest
@@ -125,7 +124,7 @@ class ImplicitGemmNchw(Packer):
         if access is None or not (c.is_left_contiguous or c.strided_left):
             loads = pair_loads(c)
             if loads is not None:
-                pack_filter_pairs(env, nest, c, loads)
+                pack_filter_pairs(env, c, loads)
             else:
                 self.pack(nest)
             self.left, self.row_step = packed
@@ -136,25 +135,24 @@ class ImplicitGemmNchw(Packer):
         is_full = b.and_(is_even, b.icmp_signed(">=", rows, number(c.tail_rows)))
         with b.if_then(b.not_(is_full)):
             self.pack(nest)
-        top = env.open(nest, Scope(env.top))
         step = c.strided_left.row if c.strided_left else coefficient(access.offset, c.m) or 0
-        row_stride = env.index(step, top)
+        row_stride = env.index(step, env.top)
         if c.strided_left:
             start = env.ranges[c.depth][0] if c.depth else number(0)
-            before = b.mul(start, self._depth_step(c.strided_left, top))
-            start = b.add(env.index(c.strided_left.start, top), before)
+            before = b.mul(start, self._depth_step(c.strided_left))
+            start = b.add(env.index(c.strided_left.start, env.top), before)
             table = b.select(is_full, number(MAX_TAPS), number(2 * MAX_TAPS))
             self.left_table = self._table_at(table)
         else:
-            start = b.add(top.offset(access), env.ranges[c.flat][0])
+            start = b.add(env.origin(access, nest.order, env.top), env.ranges[c.flat][0])
         at = b.add(start, b.mul(low, row_stride))
         in_place = element_address(b, env.frame.buffers[access.buffer], at, c.unit)
         self.left = b.select(is_full, in_place, packed[0])
         self.row_step = b.select(is_full, row_stride, packed[1])
 
-    def _depth_step(self, dealt: StridedOperand, top: Scope) -> Value:
+    def _depth_step(self, dealt: StridedOperand) -> Value:
         """Return the distance of neighbours along `depth`."""
-        return self.env.index(dealt.steps[0], top) if self.c.depth else number(0)
+        return self.env.index(dealt.steps[0], self.env.top) if self.c.depth else number(0)
 
     # ---- before the first block ------------------------------------------------------------------
 

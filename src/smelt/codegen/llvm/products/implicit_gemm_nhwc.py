@@ -223,7 +223,7 @@ class ImplicitGemmNhwc(Packer):
         self.next_runs = rounded_output(env, c)
         self._table()
         if contiguous_filters(c) is not None:
-            self.filter_packer = TransposedFilterPacker(env, self.nest.packs[0], c)
+            self.filter_packer = TransposedFilterPacker(env, c)
         low, high = env.ranges[c.depth]
         with b.if_then(b.icmp_signed(">=", low, high)):
             self._tiles(number(0), (BIT(1), BIT(1)), lambda *_: None)

@@ -188,7 +188,7 @@ class Macrokernel:
             return
         env, access = self.env, plain_load(self.c.right)
         assert access is not None
-        top = Scope(env.open(nest, scope), {self.c.k: env.ranges[self.c.k][0]})
+        top = Scope(scope, {self.c.k: env.ranges[self.c.k][0]})
         size = self.c.group_size
         step = env.index(floordiv(panel_step(access, self.c.k, size) or 0, size), top)
         base, steps = env.frame.buffers[access.buffer], (step, number(1))
@@ -256,9 +256,8 @@ class Macrokernel:
         """Return the layout of an operand which is read in place."""
         b, env, access = self.b, self.env, plain_load(item)
         assert access is not None
-        top = env.open(nest, scope)
-        steps = [env.index(coefficient(access.offset, a) or 0, top) for a in axes]
-        origin = top.offset(access)
+        steps = [env.index(coefficient(access.offset, a) or 0, scope) for a in axes]
+        origin = env.origin(access, nest.order, scope)
         for a, stride in zip(axes, steps, strict=True):
             origin = b.add(origin, b.mul(env.ranges[a][0], stride))
         return OperandLayout(

@@ -40,8 +40,7 @@ from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
-from smelt.codegen.llvm.loopir.items import Access, KPair
-from smelt.codegen.llvm.loopir.pack_k_pairs import fixed_loads
+from smelt.codegen.llvm.loopir.items import Access, KPair, fixed_loads
 from smelt.codegen.llvm.loopir.strided_input import StridedRows
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
@@ -347,15 +346,14 @@ PACK_TYPE = ir.FunctionType(ir.VoidType(), [PTR] * 4 + [I64] * 3)
 class TransposedFilterPacker:
     """Packs the weights of one product, panel by panel."""
 
-    def __init__(self, env: Environment, nest: Nest, c: NhwcConvPlan) -> None:
+    def __init__(self, env: Environment, c: NhwcConvPlan) -> None:
         self.env, self.b, self.c = env, env.b, c
         access = contiguous_filters(c)
         assert access is not None
         self.dtype, self.base = env.frame.dtypes[access.buffer], env.frame.buffers[access.buffer]
-        top = env.open(nest, Scope(env.top))
         zeros = dict.fromkeys((c.n, c.depth, *c.others), 0)
-        self.origin = env.index(substitute(access.offset, zeros), top)
-        self.run_stride = env.index(coefficient(access.offset, c.n) or 0, top)
+        self.origin = env.index(substitute(access.offset, zeros), env.top)
+        self.run_stride = env.index(coefficient(access.offset, c.n) or 0, env.top)
         self.table = env.storage.at[c.item, RUNS_PART]
         steps = [coefficient(access.offset, a) for a in c.others]
         table = panel_rows(c.block, c.tile.columns, c.extents, steps)
@@ -471,11 +469,9 @@ def pair_loads(c: ConvPlan) -> tuple[Access, Access] | None:
     return (first_load, second_load) if plain and lies else None
 
 
-def pack_filter_pairs(
-    env: Environment, nest: Nest, c: ConvPlan, loads: tuple[Access, Access]
-) -> None:
+def pack_filter_pairs(env: Environment, c: ConvPlan, loads: tuple[Access, Access]) -> None:
     """Pack one block of such a filter, row by row."""
-    b, access, top = env.b, loads[0], env.open(nest, Scope(env.top))
+    b, access, top = env.b, loads[0], env.top
     (first, last), (low, high) = env.ranges[c.m], env.ranges[c.depth]
     stride = env.index(coefficient(access.offset, c.m) or 0, top)
     origin = env.index(substitute(access.offset, dict.fromkeys((c.m, c.depth, c.flat), 0)), top)

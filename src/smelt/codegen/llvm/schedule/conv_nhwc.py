@@ -27,8 +27,7 @@ from smelt.codegen.llvm.loopir.input_tile import (
     packed_order,
     positions_per_block,
 )
-from smelt.codegen.llvm.loopir.items import Access, Cast, Dot, Item, Load, Phase
-from smelt.codegen.llvm.loopir.pack_k_pairs import contiguous_pair
+from smelt.codegen.llvm.loopir.items import Access, Cast, Dot, Item, Load, Phase, contiguous_pair
 from smelt.codegen.llvm.nests.contraction import SKEW
 from smelt.codegen.llvm.nests.product_plan import (
     LEFT_PART,

@@ -20,8 +20,7 @@ from smelt.codegen.llvm.instructions.indexing import (
 )
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StreamState, WindowRead
-from smelt.codegen.llvm.nests.environment import Environment
-from smelt.codegen.llvm.nests.storage import Key
+from smelt.codegen.llvm.nests.environment import Environment, Key
 from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.types.affine import coefficient
 from smelt.types.expr import Index
