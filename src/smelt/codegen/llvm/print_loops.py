@@ -59,7 +59,7 @@ from smelt.loop.walk import is_short, places, reads, values
 from smelt.loop.walk import loads as loads_of
 from smelt.machine.target import Target
 from smelt.ops.cast import cast
-from smelt.ops.combine import COMBINES, Combine
+from smelt.ops.combine import BOTH, COMBINES, Combine
 from smelt.ops.scalar import SCALARS
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bool_, f64, i32, i64
@@ -521,7 +521,7 @@ def periodic_tests(mask: loop.Value | None) -> list[list[bool]] | None:
     match mask:
         case None:
             return []
-        case loop.Apply("and", (a, b)):
+        case loop.Apply(op, (a, b)) if op == BOTH:
             first, second = periodic_tests(a), periodic_tests(b)
             return None if first is None or second is None else first + second
         case loop.Apply("le", (loop.IndexValue(0), loop.LaneIndex() as gap)):
