@@ -137,6 +137,10 @@ def type_of(value: ir.Value, env: Env) -> Type:
             return Type(dtype.compute, type_of(arg, env).lanes)
         case ir.Lane(lanes):
             return Type(i64, lanes)
+        case ir.LaneIndex(index, start, lanes):
+            check_index(start, env)
+            check_index(index, Env({**env.values, ir.AT: INDEX}))
+            return Type(i64, lanes)
         case ir.Prefix(count, lanes):
             check_index(count, env)
             return Type(bool_, lanes)

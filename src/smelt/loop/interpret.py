@@ -372,6 +372,13 @@ class _Run:
                 return _cast(of(arg), dtype)
             case ir.Lane(lanes):
                 return np.arange(lanes)
+            case ir.LaneIndex(index, start, lanes, align):
+                first = self.index(start, env)
+                if first % align:
+                    raise VerifyError(f"{first} is not a multiple of {align}")
+                return np.array(
+                    [self.index(index, {**env, ir.AT: first + k}) for k in range(lanes)]
+                )
             case ir.Prefix(count, lanes):
                 return np.arange(lanes) < self.index(count, env)
             case ir.Splat(arg, lanes):

@@ -107,6 +107,24 @@ class Lane:
     lanes: int
 
 
+AT: Final = "@"
+"""The variable of the index expression of lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneIndex:
+    """Vector of i64: an index expression whose variable `@` is `start` + k in lane k.
+
+    Its printing knows how the index moves from lane to lane, other than a tree of operators on
+    vectors. `start` is a multiple of `align`.
+    """
+
+    index: Index
+    start: Index
+    lanes: int
+    align: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """Mask of the first `count` lanes: none if it is negative, at most all."""
@@ -159,7 +177,18 @@ class Shuffle:
 
 
 Value: TypeAlias = (
-    Const | IndexValue | Ref | Load | Apply | Cast | Lane | Prefix | Splat | Across | Shuffle
+    Const
+    | IndexValue
+    | Ref
+    | Load
+    | Apply
+    | Cast
+    | Lane
+    | LaneIndex
+    | Prefix
+    | Splat
+    | Across
+    | Shuffle
 )
 
 # ---- statements ------------------------------------------------------------------------------
@@ -339,6 +368,8 @@ class Module:
 
 # ---- construction ----------------------------------------------------------------------------
 
+UNREACHED: Final = 1 << 62
+"""Extent of a variable that no position reaches."""
 UNKNOWN: Final = expr.UNKNOWN
 """Extent of a variable that may be any integer."""
 
@@ -370,6 +401,11 @@ def number(name: str) -> Index:
 def position(index: Index) -> IndexValue:
     """Return an index expression as a value."""
     return IndexValue(index, i64)
+
+
+def lane_variable(start: Index) -> Index:
+    """Return the variable of an index expression in lanes that begin at a position."""
+    return expr.axis(AT, UNREACHED if expr.nonnegative(start) else UNKNOWN)
 
 
 def as_index(value: Value) -> Index | None:

@@ -368,5 +368,7 @@ def _check_statement(s: ir.Statement, registers: set[str], lanes: Container[int]
 
 
 def _lanes(vectors: Iterable[ir.Value], accessed: Iterable[ir.Place]) -> set[int]:
-    lanes = {v.lanes for v in vectors if isinstance(v, ir.Lane | ir.Prefix | ir.Splat)}
+    lanes = {
+        v.lanes for v in vectors if isinstance(v, ir.Lane | ir.LaneIndex | ir.Prefix | ir.Splat)
+    }
     return lanes | {p.lanes for p in accessed}

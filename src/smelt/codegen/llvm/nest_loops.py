@@ -15,9 +15,10 @@ from dataclasses import replace
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import next_block, share_start
+from smelt.codegen.llvm.instructions.indexing import multiple_of
 from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item, Load, StateRead, accesses_of
+from smelt.codegen.llvm.loopir.items import Item, Load, StateRead, accesses_of, cut_axes
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.versioning import version_condition
 from smelt.codegen.llvm.lower_nest import (
@@ -89,6 +90,8 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     sums = [r for r in nest.reductions if r in lowering.arrays and adds_pairs_first(r)]
     pairs = {lowering.arrays[r][0][0] for r in sums if nest.pairs}
 
+    align = _alignment(env, nest)
+
     def vectors(func: loop.Func) -> loop.Func:
         for var in lowering.lanes if func.body else ():  # there may be no elements
             if joins:
@@ -109,6 +112,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
                 cuts,
                 blocks,
                 pairs,
+                align=1 if joins else align,
                 storage=env.storage,
                 vector_bytes=env.frame.target.vector_bytes,
                 streaming=env.frame.streaming,
@@ -133,6 +137,20 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     for item, value in results.items():
         env.top.define(item, printer.value(value).value)
     return True
+
+
+def _alignment(env: Environment, nest: Nest) -> int:
+    """Return a number that divides the position at which a nest's vectors begin.
+
+    Operands are packed from multiples of a vector on, in parts too.
+    """
+    wide, phase, v = env.s.lanes * nest.unroll, env.s.phase, nest.vector
+    if v is None:
+        return 1
+    partial = {*phase.cut, *cut_axes(phase.segments[nest.time]), *phase.window_positions}
+    if nest.packed and v not in partial and multiple_of(env.s.block.get(v, 0)) % wide == 0:
+        return wide
+    return env.loop_alignment(v, wide)
 
 
 def _with_late_stores(func: loop.Func, host: _NestLowering, late: LateStore) -> loop.Func:

@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import gcd
 
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
+from smelt.codegen.llvm.instructions.indexing import lane_invariant
 from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, contiguous_pair, visited_axes
@@ -59,7 +61,7 @@ from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.transpose_squares import stage_shared, stage_tiles, transpose_squares
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import jam
-from smelt.loop.passes.vectorize import vectorize
+from smelt.loop.passes.vectorize import Tail, vectorize
 from smelt.loop.walk import Names, fresh, loop_around, loop_over, replace_loop, statements
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
@@ -104,23 +106,29 @@ def why_not_nest(s: Schedule, nest: Nest, *, decided: bool = False) -> str:
         return "no vectors"
     if nest.stages and not decided and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
         return "stages of two versions"
-    return "" if nest.reductions else _why_not_lanes(nest)
+    return ""
 
 
 _OTHERS = (ssa.Reduce, ssa.Dot)
 """Values that only nests of other kinds compute."""
 
 
-def _why_not_lanes(nest: Nest) -> str:
-    """Return which of the values in a nest are not computed lane by lane."""
+def _has_quotients(nest: Nest) -> bool:
+    """Return whether lanes read positions that are not affine along them, such as j//n."""
     moving = [i for i in nest.items if nest.vector in i.axes and i not in nest.transposed]
     indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
-    indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
-    offsets = [a.offset for a in accesses_of(moving)]
-    offsets += [x.access.offset for x in nest.stores]
-    if any(coefficient(e, nest.vector or "") is None for e in (*indices, *offsets)):
-        return "quotients of positions along the vectors"
-    return ""
+    accesses = accesses_of(moving)
+    indices += [e for a in accesses for e in (a.offset, *(e for e, _ in a.limits))]
+    return any(coefficient(e, nest.vector or "") is None for e in indices)
+
+
+def _permutes(nest: Nest, lanes: int, align: int) -> bool:
+    """Return whether lanes of a nest's vectors have no fixed stride: best without masks."""
+    v = nest.vector or ""
+    offsets = [a.offset for a in accesses_of(nest.items)] + [x.access.offset for x in nest.stores]
+    if align % lanes == 0:
+        offsets = [lane_invariant(e, v, lanes) for e in offsets]
+    return any(coefficient(e, v) is None for e in offsets)
 
 
 def _scans(nest: Nest) -> list[ssa.Scan]:
@@ -132,11 +140,16 @@ def _step(access: Access, vector: str | None) -> Index | None:
     return coefficient(access.offset, vector or "")
 
 
-def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) -> loop.Func:
-    """Run a nest in vectors that are stored past the caches, in lines or pieces."""
+def _past_caches(
+    func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int, align: int
+) -> loop.Func:
+    """Run a nest in vectors that are stored past the caches, in lines or pieces.
+
+    What lanes read that have quotients follows from where vectors begin: they stay there.
+    """
     arrays = {identifier(x.access.buffer): x.access.buffer for x in nest.stores}
     sizes = {s.phase.dtypes[name].itemsize for name in arrays.values()}
-    if _is_long(nest) or len(sizes) > 1 or _scans(nest):
+    if _is_long(nest) or len(sizes) > 1 or _scans(nest) or _has_quotients(nest):
         func, tail = cut_tail(func, var, wide)
         func, main = store_if_aligned(func, var, arrays, PIECE if _is_long(nest) else CACHE_LINE)
     else:
@@ -148,8 +161,9 @@ def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) 
         if len(arrays) > 1:
             func, main = store_if_aligned(func, loops.other, arrays, PIECE)
     for name in main:
-        func = vectorize(func, name, wide, "whole")
-    return vectorize(func, tail, s.lanes, "masked")
+        func = vectorize(func, name, wide, "whole", align=align)
+    rest: Tail = "mask" if _permutes(nest, s.lanes, align) and wide > s.lanes else "masked"
+    return vectorize(func, tail, s.lanes, rest, align=gcd(align, wide))
 
 
 def _fills_lines(s: Schedule, nest: Nest) -> bool:
@@ -175,6 +189,7 @@ def in_vectors(
     blocks: Mapping[str, Index] | None = None,
     pairs: Collection[str] = (),
     *,
+    align: int = 1,
     storage: Storage,
     vector_bytes: int,
     streaming: bool,
@@ -187,7 +202,8 @@ def in_vectors(
     `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin,
     `blocks` the distances from what a stream's block reads of arrays to the next one's, and `pairs`
     arrays of sums that some elements may be added for before they are widened. `group` are the
-    lanes of whole vectors before masked ones: rows end at multiples of them, or 0.
+    lanes of whole vectors before masked ones: rows end at multiples of them, or 0. `align` divides
+    the position at which the loop begins.
     """
     row, walk = loop_around(func.body, var), loop_over(func.body, var)
     if packed is not None and packed.row_vectors and row is not None:
@@ -211,7 +227,7 @@ def in_vectors(
     if not (keeps_start or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
     group = group if group < wide else 0
-    func = _widen_parts(func, s, nest, parts, (wide, rest, group), streaming)
+    func = _widen_parts(func, s, nest, parts, (wide, rest, group), align, streaming)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
     full = [t.var for t in _loops(func) if t.step == wide > 1 and t.var not in before]
     for name in full if nest.reductions and not (cuts or is_short) else ():
@@ -268,6 +284,7 @@ def _widen_parts(
     nest: Nest,
     parts: Mapping[str, int | None],
     widths: tuple[int, int, int],
+    align: int,
     streaming: bool,
 ) -> loop.Func:
     """Run the parts of a loop in vectors.
@@ -276,19 +293,29 @@ def _widen_parts(
     those for the remainder, and of whole ones before these, if any.
     """
     wide, rest, group = widths
+    lows = {t.var: t.low for t in _loops(func)}
+    first = lows[next(iter(parts))]
     for name, most in parts.items():
+        start = align if lows[name] == first else 1
         if most is not None and most <= s.lanes:
-            func = vectorize(func, name, s.lanes, "masked")
+            func = vectorize(func, name, s.lanes, "masked", align=start)
         elif streaming:
-            func = _past_caches(func, s, nest, name, wide)
-        elif group:
-            func = vectorize(func, name, wide, "mask", rest, group)
+            func = _past_caches(func, s, nest, name, wide, start)
+        elif whole := group or _whole_lanes(s, nest, wide, rest, start):
+            func = vectorize(func, name, wide, "mask", rest, whole, start)
         elif len(parts) > 1 and wide > s.lanes:
-            func = vectorize(func, name, wide, "scalar")
-            func = vectorize(func, name, s.lanes, "mask")
+            func = vectorize(func, name, wide, "scalar", align=start)
+            func = vectorize(func, name, s.lanes, "mask", align=gcd(start, wide))
         else:
-            func = vectorize(func, name, wide, "mask" if rest > 1 else "scalar", rest)
+            tail = "mask" if rest > 1 else "scalar"
+            func = vectorize(func, name, wide, tail, rest, align=start)
     return func
+
+
+def _whole_lanes(s: Schedule, nest: Nest, wide: int, rest: int, align: int) -> int:
+    """Return the lanes of whole vectors before masked ones, where masks cost permutations."""
+    is_map = not nest.reductions and wide > s.lanes == rest
+    return s.lanes if is_map and _permutes(nest, wide, align) else 0
 
 
 def _prefetch_later_rows(
