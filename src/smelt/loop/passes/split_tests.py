@@ -189,9 +189,11 @@ class _Splitter:
                 then, other = sides
                 then = self.split(then, (*facts, gap))
                 return (ir.If(test, then, self.split(other, (*facts, _not(gap)))),)
+        if not usual:
+            return self._cut(loop, facts)
         inside = self._decided(loop, usual)
         saved = _cost(loop.body)[0] - _cost(inside.body)[0]
-        if not usual or saved < MIN_SAVED or not self._pays(loop, [inside, loop]):
+        if saved < MIN_SAVED or not self._pays(loop, [inside, loop]):
             return self._cut(loop, facts)
         tests = {
             fixed[v] if a else _not(fixed[v]): v if a else ir.Apply("not", (v,))
@@ -229,13 +231,15 @@ class _Splitter:
         flips = _flips(loop)
         extent = extent_of(loop)
         cuts = self._order(_chosen(flips.values(), extent), extent, facts)
+        if not cuts:
+            return self._leaf(loop, None)
         parts: list[ir.For] = []
         for k in range(len(cuts) + 1):
             ends = [0, *cuts[:k]], [*cuts[k : k + 1], extent]
             verdicts = {v: self._known(f, *ends, facts) for v, f in flips.items()}
             answers = {v: a for v, a in verdicts.items() if a is not None}
             parts.append(self._decided(loop, answers))
-        if not cuts or not self._pays(loop, parts):
+        if not self._pays(loop, parts):
             return self._leaf(loop, None)
         out: list[ir.Statement] = []
         low = loop.low

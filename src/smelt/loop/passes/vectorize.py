@@ -90,6 +90,18 @@ tile f(x: f32[], y: out f32[]; o, n)
   each i_1 in 0 .. n by 4
     y[i_1 : 4] = x[lanes(i_1, 4 align 4; @//3 + o) : 4] + x[i_1//8 : 4 * 0]
 
+A map has no loops that are empty whatever the sizes:
+
+>>> module = parse('''
+... func f(x: f32[8], y: out f32[8])
+...   each i in 0 .. 8
+...     y[i] = x[i]
+... ''')
+>>> print(text(Module("f", (vectorize(module.funcs[0], "i", 4, "mask"),))))
+func f(x: f32[8], y: out f32[8])
+  each i_1 in 0 .. 8 by 4
+    y[i_1 : 4] = x[i_1 : 4]
+
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
 a remainder), `whole` (the length is a multiple), `masked` (all vectors are masked: what is left is
 short).
@@ -193,7 +205,8 @@ def vectorize(
             main = replace(head, body=_to(firsts, widened))
             out.append(copy_loop(main, names))
         last = out[:]
-        if group and out:
+        is_map = not (loop.carry or outer or best)  # folds have lanes of their own for what is left
+        if group and out and not (is_map and whole_groups(loop, group) == mid):
             vectors = _to(firsts, Widen(loop, group, env, align=start).body(body))
             carry = tuple(map(_continued, vector_carry, out[0].carry))
             part = replace(head, low=mid, step=group, carry=carry, body=vectors)
@@ -201,7 +214,7 @@ def vectorize(
             out.append(copy_loop(part, names))
             starts = zip(out[-1].carry, vector_carry, strict=True)
             last = [replace(part, carry=tuple(replace(c, init=x.init) for c, x in starts))]
-        if tail in ("mask", "masked"):
+        if tail in ("mask", "masked") and not (out and is_map and mid == loop.high):
             on, count = names.new("on"), rest or lanes
             carry = tuple(_tail_carry(c, lanes, rest, env) for c in loop.carry)
             if last:
