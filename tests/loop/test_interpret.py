@@ -50,6 +50,14 @@ def test_shuffles_move_lanes(pattern, expected):
     assert _compute(body, np.arange(4, dtype=np.float32)).tolist() == expected
 
 
+def test_lanes_of_an_index_count_from_their_start():
+    x = np.arange(4, dtype=np.float32)
+    body = "y[0 : 4] = x[lanes(2, 4 align 2; @//3) : 4] + f32(lanes(n, 4; -@))"
+    assert _compute(body, x).tolist() == [-4.0, -4.0, -5.0, -6.0]
+    with pytest.raises(VerifyError, match="multiple"):
+        _compute(body.replace("align 2", "align 4"), x)
+
+
 def test_modes_of_sums_round_as_documented():
     x = np.array([1e8, 1.0, -1e8, 1.0] * 4, np.float32)
     sums = {}

@@ -41,6 +41,11 @@ Repeated arithmetic and unnecessary bytes count in part even where they hide.
 """
 REUSE_DISTANCE = 3
 """Bytes moved between writing a value and reading it again, in multiples of its size."""
+MIN_REREAD_SHARE = 0.06
+"""Minimum share of a kernel's time in rereads for which streaming is evaluated.
+
+Deriving a stream takes longer than everything else in planning.
+"""
 
 Loads: TypeAlias = Mapping[Term, tuple[int, tuple[Index, ...]]]
 """Terms that are loads, with the number of the value and the position of the load."""
@@ -200,6 +205,25 @@ class CostModel(ValueSizes, ABC):
         return bool(conditions) and not (
             conditions.isdisjoint(region.loads) and conditions.isdisjoint(region.masks)
         )
+
+    def stream_may_gain(self, region: Region, cost: Cost) -> bool:
+        """Return whether streaming may beat a legal schedule without it.
+
+        That is so if rows exceed fast memory, or if a contraction consumes what another one
+        produces, or a masked reduction does, whose blocks can be skipped.
+        """
+        reread_ns = cost.sweeps + cost.scratch + cost.partials
+        if (
+            not self.machine.is_near(cost.row_bytes)
+            and reread_ns > MIN_REREAD_SHARE * cost.objective_ns
+        ):
+            return True
+        products = [u for u in region.reduced_axes if self.units.unit(u).trace.dots]
+        axes = 0
+        for u in products:
+            axes |= region.masks[u][0]
+        consumers = region.reduced_axes if self.is_masked(region) else products
+        return any(region.reduced_axes[u] & axes and region.levels[u] > 1 for u in consumers)
 
     @abstractmethod
     def cost(self, region: Region) -> Cost:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from smelt import knobs
-from smelt.fusion import stream_axes, streams
+from smelt.fusion import streams
 from smelt.fusion.bitsets import bits, closure
 from smelt.fusion.cost_model import Bounds, Cost, CostModel
 from smelt.fusion.isomorphism import Isomorphism, Signature, rename_region
@@ -468,7 +468,7 @@ class State:
             return None
         if _is_exact():  # exact rounding: partial sums of blocks would change the result
             return None
-        if not exceeds_memory and not stream_axes.may_gain(self.model, region, cost):
+        if not exceeds_memory and not self.model.stream_may_gain(region, cost):
             return None
         if not exceeds_memory and self.lower_bounds.single(region, 1) > cost.objective_ns:
             return None

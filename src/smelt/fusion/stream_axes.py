@@ -27,36 +27,10 @@ from smelt.fusion.cascade.analyse import Cascade, analyse
 from smelt.fusion.cascade.block_sparsity import VisitRange
 from smelt.fusion.cascade.collect import Collected, collect
 from smelt.fusion.cascade.term import Term
-from smelt.fusion.cost_model import Cost, CostModel
+from smelt.fusion.cost_model import CostModel
 from smelt.fusion.region import Region
 from smelt.fusion.units import Units
 from smelt.python.dataclass import dataclass
-
-MIN_REREAD_SHARE = 0.06
-"""Minimum share of a kernel's time in rereads for which streaming is evaluated.
-
-Deriving a stream takes longer than everything else in planning.
-"""
-
-
-def may_gain(model: CostModel, region: Region, cost: Cost) -> bool:
-    """Return whether streaming may beat a legal schedule without it.
-
-    That is so if rows exceed fast memory, or if a contraction consumes what another one produces,
-    or a masked reduction does, whose blocks can be skipped.
-    """
-    reread_ns = cost.sweeps + cost.scratch + cost.partials
-    if (
-        not model.machine.is_near(cost.row_bytes)
-        and reread_ns > MIN_REREAD_SHARE * cost.objective_ns
-    ):
-        return True
-    products = [u for u in region.reduced_axes if model.units.unit(u).trace.dots]
-    axes = 0
-    for u in products:
-        axes |= region.masks[u][0]
-    consumers = region.reduced_axes if model.is_masked(region) else products
-    return any(region.reduced_axes[u] & axes and region.levels[u] > 1 for u in consumers)
 
 
 def has_products(model: CostModel, region: Region) -> bool:

@@ -84,9 +84,9 @@ class Env:
         types: dict[str, Type] = {}
         for c in loop.carry:
             dtype, lanes = type_of(c.init, self)
-            types[c.name] = Type(dtype if c.mode == "own" else f64, lanes)
-            if c.position:
-                types[c.position] = Type(i64, lanes)
+            types[c.name] = Type(dtype if c.mode == "own" or c.position else f64, lanes)
+            if c.start is not None:
+                types[c.position] = type_of(c.start, self)
         return types
 
 
@@ -136,6 +136,10 @@ def type_of(value: ir.Value, env: Env) -> Type:
         case ir.Cast(arg, dtype):
             return Type(dtype.compute, type_of(arg, env).lanes)
         case ir.Lane(lanes):
+            return Type(i64, lanes)
+        case ir.LaneIndex(index, start, lanes):
+            check_index(start, env)
+            check_index(index, Env({**env.values, ir.AT: INDEX}))
             return Type(i64, lanes)
         case ir.Prefix(count, lanes):
             check_index(count, env)
@@ -215,9 +219,10 @@ def _across(combine: str, args: list[Type], scan: bool) -> Type:
     if len(lanes) != 1 or 1 in lanes:
         _wrong("across needs vectors of as many lanes")
     if row.positional:
-        if len(args) != 2 or args[1].dtype != i64 or scan:
+        rows = len(args) // 2
+        if len(args) != 2 * rows or not args[-1].dtype.is_integer or scan:
             _wrong(f"{combine} across lanes takes values and their positions")
-        return INDEX
+        return Type(args[-1].dtype, rows)
     if scan:
         return args[0]
     if len({a.dtype for a in args}) > 1:

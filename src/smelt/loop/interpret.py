@@ -140,7 +140,7 @@ class _State:
         while carry.mode == "pairs" and value.size > self.value.size:
             half = value.size // 2
             value = _combine(carry.combine, value[:half], value[half:])
-        if carry.mode != "own":
+        if carry.mode != "own" and not carry.position:
             value = value.astype(np.float64)
         if carry.position and value.size > self.value.size == 1:
             for x, at in zip(value, position, strict=True):
@@ -332,11 +332,11 @@ class _Run:
 
     def _start(self, c: ir.Carry, env: Values, arrays: dict[str, _Window]) -> _State:
         value = np.atleast_1d(np.array(self.value(c.init, env, arrays)))
-        if c.mode != "own":
+        if c.mode != "own" and not c.position:
             value = value.astype(np.float64)
         second: Any = np.zeros_like(value) if c.mode == "two_sum" else None
         if c.start is not None:
-            second = np.atleast_1d(np.array(self.value(c.start, env, arrays), np.int64))
+            second = np.atleast_1d(np.array(self.value(c.start, env, arrays)))
         return _State(c, value, second)
 
     # ---- values --------------------------------------------------------------------------------
@@ -372,6 +372,13 @@ class _Run:
                 return _cast(of(arg), dtype)
             case ir.Lane(lanes):
                 return np.arange(lanes)
+            case ir.LaneIndex(index, start, lanes, align):
+                first = self.index(start, env)
+                if first % align:
+                    raise VerifyError(f"{first} is not a multiple of {align}")
+                return np.array(
+                    [self.index(index, {**env, ir.AT: first + k}) for k in range(lanes)]
+                )
             case ir.Prefix(count, lanes):
                 return np.arange(lanes) < self.index(count, env)
             case ir.Splat(arg, lanes):
@@ -412,7 +419,9 @@ def _stored(x: Array, dtype: Any) -> Array:
 
 def _across(v: ir.Across, args: list[Array]) -> Any:
     if COMBINES[v.combine].positional:
-        return _across_positions(v.combine, *args)
+        rows = len(args) // 2
+        pairs = zip(args[:rows], args[rows:], strict=True)
+        return _scalar_or_lanes([_across_positions(v.combine, *pair) for pair in pairs])
     if v.scan:
         (lanes,) = args
         out = lanes.copy()

@@ -36,7 +36,7 @@ LoopKind = Literal["chunk", "each", "for", "unroll"]
 CACHE_LINE: Final = 64
 """Bytes of a cache line."""
 Space = Literal["registers", "task", "thread"]
-Mode = Literal["own", "f64", "pairs", "two_sum"]
+Mode = Literal["own", "f64", "pairs", "two_sum", "lanes", "places"]
 ShufflePattern = Literal["transpose", "interleave", "deinterleave", "permute", "halves"]
 
 # ---- values ----------------------------------------------------------------------------------
@@ -107,6 +107,24 @@ class Lane:
     lanes: int
 
 
+AT: Final = "@"
+"""The variable of the index expression of lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneIndex:
+    """Vector of i64: an index expression whose variable `@` is `start` + k in lane k.
+
+    Its printing knows how the index moves from lane to lane, other than a tree of operators on
+    vectors. `start` is a multiple of `align`.
+    """
+
+    index: Index
+    start: Index
+    lanes: int
+    align: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class Prefix:
     """Mask of the first `count` lanes: none if it is negative, at most all."""
@@ -133,8 +151,9 @@ class Across:
 
     Lane k is combined with lane k + lanes/2. `args` is one vector, or the values and positions of
     `argmax` and `argmin`, whose result is the position. Several vectors of as many lanes give one
-    lane each. `scan` gives the prefixes instead: lanes are combined with those 1, 2, 4, .. before
-    them, in turn (W. D. Hillis and G. L. Steele, "Data parallel algorithms", 1986).
+    lane each, of `argmax` first all values and then all positions. `scan` gives the prefixes
+    instead: lanes are combined with those 1, 2, 4, .. before them, in turn (W. D. Hillis
+    and G. L. Steele, "Data parallel algorithms", 1986).
     """
 
     combine: str
@@ -158,7 +177,18 @@ class Shuffle:
 
 
 Value: TypeAlias = (
-    Const | IndexValue | Ref | Load | Apply | Cast | Lane | Prefix | Splat | Across | Shuffle
+    Const
+    | IndexValue
+    | Ref
+    | Load
+    | Apply
+    | Cast
+    | Lane
+    | LaneIndex
+    | Prefix
+    | Splat
+    | Across
+    | Shuffle
 )
 
 # ---- statements ------------------------------------------------------------------------------
@@ -180,7 +210,8 @@ class Carry:
     `own` in their type, `f64` in float64, `pairs` the same after sums of lane k and lane k +
     lanes/2 of each folded vector in their own type, once or twice, `two_sum` as (sum, error) pairs
     whose result is float64. For `argmax` and `argmin`, `position` names the position of the best
-    value, at first `start`.
+    value, at first `start`. With `lanes`, each lane of a vector keeps its own, and meets positions
+    in order; with `places` in any order.
     """
 
     name: str
@@ -337,6 +368,8 @@ class Module:
 
 # ---- construction ----------------------------------------------------------------------------
 
+UNREACHED: Final = 1 << 62
+"""Extent of a variable that no position reaches."""
 UNKNOWN: Final = expr.UNKNOWN
 """Extent of a variable that may be any integer."""
 
@@ -368,6 +401,11 @@ def number(name: str) -> Index:
 def position(index: Index) -> IndexValue:
     """Return an index expression as a value."""
     return IndexValue(index, i64)
+
+
+def lane_variable(start: Index) -> Index:
+    """Return the variable of an index expression in lanes that begin at a position."""
+    return expr.axis(AT, UNREACHED if expr.nonnegative(start) else UNKNOWN)
 
 
 def as_index(value: Value) -> Index | None:

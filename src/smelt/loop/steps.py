@@ -64,10 +64,11 @@ def better(combine: str, new: Pair, old: Pair, *, in_order: bool = False) -> Pai
     def both(op: str, a: ir.Value, b: ir.Value) -> ir.Value:
         return ir.Apply(op, (a, b))
 
-    gains = ir.Apply("not", (no_gain(combine, value, old_value),))
-    takes = both("and", gains, both("eq", old_value, old_value))
+    def wins(a: ir.Value, b: ir.Value) -> ir.Value:
+        return both("and", ir.Apply("not", (no_gain(combine, a, b),)), both("eq", b, b))
+
+    takes = wins(value, old_value)
     if not in_order:
-        nan, old_nan = both("ne", value, value), both("ne", old_value, old_value)
-        ties = both("or", both("eq", value, old_value), both("and", nan, old_nan))
+        ties = ir.Apply("not", (wins(old_value, value),))
         takes = both("or", takes, both("and", ties, both("lt", at, old_at)))
     return ir.Apply("select", (takes, value, old_value)), ir.Apply("select", (takes, at, old_at))

@@ -26,7 +26,7 @@ from smelt.types.text import too_large, too_large_product
 T = TypeVar("T")
 _KINDS: Final = ("chunk", "each", "for", "unroll")
 _SPACES: Final = ("registers", "task", "thread")
-_MODES: Final = ("own", "f64", "pairs", "two_sum")
+_MODES: Final = ("own", "f64", "pairs", "two_sum", "lanes", "places")
 _PATTERNS: Final = ("transpose", "interleave", "deinterleave", "permute", "halves")
 _DTYPES: Final = {d.name: d for d in dtypes.COMPUTABLE}
 _RELATIONS: Final = {">=": (1, 0), "<=": (-1, 0), ">": (1, -1), "<": (-1, -1)}
@@ -414,6 +414,8 @@ class _Reader:
             value = self._value(c)
             c.expect(")")
             return value
+        if ir.AT in self.indices and c.accept(ir.AT):
+            return ir.position(self.indices[ir.AT])
         if token.kind != "name":
             c.fail(f"a value expected, found {c.token_text()}")
         if following.text == "[":
@@ -443,6 +445,8 @@ class _Reader:
             lanes = c.number("a number of lanes")
             c.expect(")")
             return ir.Lane(lanes)
+        if word == "lanes":
+            return self._lane_index(c)
         if word in ("prefix", "splat"):
             value = self._index(c) if word == "prefix" else self._value(c)
             c.expect(",")
@@ -461,6 +465,19 @@ class _Reader:
         if row.arity != len(args):
             c.fail(f"{word} takes {row.arity} operands, not {len(args)}", token)
         return ir.Apply(word, args) if is_marked else self._apply(c, token, word, *args)
+
+    def _lane_index(self, c: Cursor) -> ir.Value:
+        """Parse `j, 16 align 4; @//3)`."""
+        start = self._index(c)
+        c.expect(",")
+        lanes = c.number("a number of lanes")
+        align = c.number("a divisor") if c.accept("align") else 1
+        c.expect(";")
+        self.indices[ir.AT] = ir.lane_variable(start)
+        index = self._index(c)
+        del self.indices[ir.AT]
+        c.expect(")")
+        return ir.LaneIndex(index, start, lanes, align)
 
     def _conversion(self, c: Cursor, dtype: dtypes.DType) -> ir.Value:
         """Parse `f64(0.5)`, a constant, or `f64(x)`."""

@@ -182,6 +182,9 @@ def _value(v: ir.Value) -> tuple[str, int]:
             return f"{dtype.name}({f'f32({shown})' if literal else shown})", _ATOM
         case ir.Lane(lanes):
             return f"lane({lanes})", _ATOM
+        case ir.LaneIndex(index, start, lanes, align):
+            aligned = f" align {align}" if align > 1 else ""
+            return f"lanes({expr.text(start)}, {lanes}{aligned}; {expr.text(index)})", _ATOM
         case ir.Prefix(count, lanes):
             return f"prefix({expr.text(count)}, {lanes})", _ATOM
         case ir.Splat(arg, lanes):

@@ -30,7 +30,7 @@ from smelt.loop.text_print import place_text, statement_text, text
 from smelt.loop.walk import Body, bound, loads, names_in, places, statements, values, visit
 from smelt.ops.combine import COMBINES, SCALAR_IDENTITIES
 from smelt.types import expr
-from smelt.types.dtype import bool_, f64, i64
+from smelt.types.dtype import bool_, f64, i32, i64
 
 
 def verify(module: ir.Module, *, bounds: bool = True) -> ir.Module:
@@ -168,10 +168,9 @@ class _Verifier:
         if carry is None:
             _refuse(f"{s.name} is not folded by a loop around this")
         wanted, actual = env.values[s.name], type_of(s.value, env)
-        dtype = wanted.dtype if carry.mode == "own" else type_of(carry.init, env).dtype
-        fits = actual.dtype in (dtype, wanted.dtype) or (
-            carry.mode != "own" and actual.dtype.is_float
-        )
+        own = carry.mode == "own" or carry.position != ""
+        dtype = wanted.dtype if own else type_of(carry.init, env).dtype
+        fits = actual.dtype in (dtype, wanted.dtype) or (not own and actual.dtype.is_float)
         if not fits:
             _refuse(f"{s.name} folds {wanted.dtype.name}, not {actual.dtype.name}")
         lanes = wanted.lanes * (4 if carry.mode == "pairs" else 1)
@@ -179,8 +178,10 @@ class _Verifier:
             _refuse(f"{s.name} folds at most {lanes} lanes, not {actual.lanes}")
         if (s.position is None) != (carry.position == ""):
             _refuse(f"a fold has a position exactly if its carry has one, as {s.name}")
-        if s.position is not None and type_of(s.position, env) != Type(i64, actual.lanes):
-            _refuse(f"positions of {actual.lanes} lanes of i64 expected")
+        if s.position is not None:
+            wanted = Type(env.values[carry.position].dtype, actual.lanes)
+            if type_of(s.position, env) != wanted:
+                _refuse(f"positions of {wanted} expected")
 
     def _store(self, s: ir.Store, env: Env) -> None:
         array = env.arrays.get(s.place.buffer)
@@ -302,12 +303,22 @@ class _Verifier:
             positional = c.combine != "" and COMBINES[c.combine].positional
             if positional != (c.position != "") or positional != (c.start is not None):
                 _refuse(f"a position and its start go with argmax and argmin, as {c.name}")
-            if c.start is not None and type_of(c.start, env) != Type(i64, init.lanes):
+            own = c.mode == "own" or positional
+            if positional and not self._is_start(c, init, env):
                 _refuse(f"{c.position} starts from {init.lanes} lanes of i64")
-            if c.mode != "own" and (not c.combine or not COMBINES[c.combine].wide):
+            if not own and (not c.combine or not COMBINES[c.combine].wide):
                 _refuse(f"only sums and products round by a mode such as {c.mode}")
-            if c.mode != "own" and not init.dtype.is_float:
+            if not own and not init.dtype.is_float:
                 _refuse(f"{c.name} sums in {f64.name}, not {init.dtype.name}")
+
+    def _is_start(self, c: ir.Carry, init: Type, env: Env) -> bool:
+        """Return whether positions start from as many lanes, of i64 where one lane has vectors'."""
+        assert c.start is not None
+        start = type_of(c.start, env)
+        kinds = (i64,) if c.mode == "own" else (i32, i64)
+        return c.mode in ("own", "lanes", "places") and start in [
+            Type(d, init.lanes) for d in kinds
+        ]
 
     # ---- bounds --------------------------------------------------------------------------------
 
@@ -357,5 +368,7 @@ def _check_statement(s: ir.Statement, registers: set[str], lanes: Container[int]
 
 
 def _lanes(vectors: Iterable[ir.Value], accessed: Iterable[ir.Place]) -> set[int]:
-    lanes = {v.lanes for v in vectors if isinstance(v, ir.Lane | ir.Prefix | ir.Splat)}
+    lanes = {
+        v.lanes for v in vectors if isinstance(v, ir.Lane | ir.LaneIndex | ir.Prefix | ir.Splat)
+    }
     return lanes | {p.lanes for p in accessed}

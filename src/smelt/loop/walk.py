@@ -128,6 +128,8 @@ def names_in(v: ir.Value) -> set[str]:
                 out.add(name)
             case ir.IndexValue(index=index) | ir.Prefix(count=index):
                 out.update(_index_names(index))
+            case ir.LaneIndex(index, start):
+                out.update(n for e in (index, start) for n in _index_names(e) if n != ir.AT)
             case ir.Load(place):
                 out.add(place.buffer)
                 for e in place_indices(place):
@@ -265,6 +267,10 @@ class Rewriter:
             case ir.Prefix(count, lanes):
                 e = self.index(count)
                 return v if e is count else ir.Prefix(e, lanes)
+            case ir.LaneIndex(index, start, lanes, align):
+                e, first = self.index(index), self.index(start)
+                same = e is index and first is start
+                return v if same else ir.LaneIndex(e, first, lanes, align)
             case ir.Across(combine, args, scan):
                 new = self._tuple(args)
                 return v if new is args else ir.Across(combine, new, scan)
@@ -387,7 +393,7 @@ def fresh(
 ) -> Body:
     """Copy statements: what they bind gets new names except `keep`, and variables are replaced.
 
-    The variable of an outermost loop gets the extent that follows from its range.
+    The variable of an outermost loop gets the extent that follows from its range, if one does.
     """
     body = tuple(body)
     return copier(body, names, variables, keep).body(body)
@@ -404,7 +410,7 @@ def copier(
     swap, kept = dict(variables or {}), set(keep)
     new = {n: names.new(n) for n in dict.fromkeys(bound(body)) if n not in kept}
     for s in body:
-        if isinstance(s, ir.For) and s.var in new:
+        if isinstance(s, ir.For) and s.var in new and expr.nonnegative(s.low):
             swap[s.var] = ir.variable(s, new[s.var])
 
     def leaf(a: Atom) -> Index | None:

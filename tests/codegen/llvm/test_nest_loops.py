@@ -53,7 +53,7 @@ def kernel_of(name: str) -> Kernel:
 
 def has_loops_only(n: Nest) -> bool:
     """Whether a nest has no other form than its loops."""
-    return n.has_states or any(isinstance(i, Scan) for i in n.items)
+    return bool(n.reductions or n.transposed) or any(isinstance(i, Scan) for i in n.items)
 
 
 def compiled(kernel: Kernel, isa: str, *, streaming: bool) -> Native:

@@ -12,10 +12,11 @@ from tests.codegen.llvm.single_kernel import RUNNABLE
 
 import smelt as sm
 from smelt.codegen.build import build
-from smelt.codegen.llvm import nest
+from smelt.codegen.llvm import ir, nest
 from smelt.codegen.llvm.loopir.items import Program
 from smelt.codegen.llvm.lower_to_loop import lower_phase
 from smelt.codegen.llvm.nests.nest import Schedule
+from smelt.codegen.llvm.print_loops import print_func
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.scratch.workspace import lay_out
@@ -26,6 +27,7 @@ from smelt.kernel.text import parse
 from smelt.kernel.verify import verify
 from smelt.loop.interpret import run
 from smelt.loop.ir import Func, Module
+from smelt.loop.text import parse as parse_loops
 from smelt.loop.text import text
 from smelt.loop.verify import verify as verify_loops
 from smelt.machine.target import Target
@@ -44,6 +46,9 @@ MAPS = {
     "sizes": ("x: f32[m,n], z: f16[n]", "f32[m,n], w: f64[m,n]", "x[m,n] + f32(z[n])"),
     "long": ("x: f32[m,n], z: f32[n]", "f32[m,n], w: f32[m,n]", "tanh(exp(sin(x[m,n] + z[n])))"),
     "positions": ("x: f32[m,n], z: f32[n]", "f32[m,n]", "x[m,n] * f32(n) + z[n] * f32(2 * n + m)"),
+    "repeated": ("x: f32[m,n], z: f32[5]", "f32[m,n]", "x[m,n//3] * z[n%5]"),
+    "bytes": ("x: i8[m,n], z: i8[m,n]", "i8[m,n]", "x[m,n//2] + z[m,n//4]"),
+    "unequal": ("x: f32[m,n], z: f32[n]", "f32[m,n]", "x[m,n] + z[n//(m+1)]"),
     "two": ("x: f32[m,n], z: f32[n]", "f32[m,n], w: f32[m,n]", "x[m,n] + z[n]"),
 }
 """Inputs, results and what they are; the last kernels have a second result."""
@@ -178,3 +183,22 @@ def test_integers_of_the_program_wrap_and_positions_do_not(f: Any) -> None:
     with np.errstate(over="ignore"):
         want = f(np, x, p)
     np.testing.assert_array_equal(np.asarray(sm.jit(lambda x, p: f(sm, x, p))(x, p)), want)
+
+
+def test_a_side_of_a_branch_reads_nothing_where_the_other_one_runs() -> None:
+    """A load that is all of a side stays behind the branch; registers need not."""
+    for value, blocks in (("x[n]", 4), ("0.0", 3)):
+        func = parse_loops(f"""tile f(x: f32[], y: out f32[]; n)
+  if n < 0 with r
+    r' = y[0] + 1.0
+  else
+    r' = {value}
+  y[0] = r""").funcs[0]
+        kind = ir.FunctionType(ir.VoidType(), [ir.PointerType(), ir.PointerType(), ir.IntType(64)])
+        function = ir.Function(ir.Module("m"), kind, "f")
+        b = ir.IRBuilder(function.append_basic_block("entry"))
+        print_func(b, Target.for_isa("avx2"), func, function.args[:2], function.args[2:])
+        b.ret_void()
+        entry, *others = str(function).partition("br ")
+        assert "load" not in entry
+        assert len(function.blocks) == blocks, others

@@ -16,10 +16,10 @@ from tests.codegen.llvm.variants import forced
 import smelt as sm
 from smelt import lower
 from smelt.codegen.build import assembly, select_variant
+from smelt.codegen.llvm.instructions.transpose import butterfly
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.fused_gemm import fused_gemm_plans, small_m_columns
-from smelt.codegen.llvm.scratch.transpose import butterfly
 from smelt.graph.text import parse
 from smelt.kernel.artifact import competing_candidates
 from smelt.machine.blocks import GEMV, SMALL_M_SWAPPED, TSMM, UNPACKED

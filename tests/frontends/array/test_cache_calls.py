@@ -11,7 +11,8 @@ import pytest
 
 import smelt as sm
 from smelt.errors import AxisError, ShapeError, TracerError
-from smelt.frontends.array import manipulation, views
+from smelt.frontends.array import manipulation
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.value import Value
 
 RNG = np.random.default_rng(0)
@@ -141,4 +142,4 @@ def test_few_operators_are_recorded_for_a_call() -> None:
     for _ in range(3):
         node: Value = sm.roll(x, 1, axis=1).node
         assert node.op.name == "concat" and len(node.inputs) == 2
-        assert views.shape_of(node) == (2, 3)
+        assert shape_of(node) == (2, 3)

@@ -145,10 +145,10 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         HEAD + "alloc c: f32[4] in registers\n  y[0] = c[0]",
         promote,
     ),
-    "4 rows of i have no whole vectors": (ROW + "y[i] = 1.0", lambda f: batch_rows(f, "i", 4, 16)),
+    "4 rows of i have no whole vectors": (ROW + "y[i] = 1.0", lambda f: batch_rows(f, "i", 4)),
     "s is not just stored": (
         ROW + "s = across(sum, splat(x[i], 4))\n    y[i] = s + x[i]",
-        lambda f: batch_rows(f, "i", 4, 16),
+        lambda f: batch_rows(f, "i", 4),
     ),
     "3 lanes are folded into 4": (
         HEAD + "for i in 0 .. n with s = sum splat(0.0, 4)\n    s <- splat(x[i], 3)",
@@ -325,7 +325,7 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     "batches of rows": (
         ROW + "each j in 0 .. n with s = sum:f64 0.0\n"
         "      s <- x[j] * x[i]\n    y[i] = f32(s) * 2.0",
-        lambda f: batch_rows(vectorize(f, "j", 4, "mask"), "i", 4, 16),
+        lambda f: batch_rows(vectorize(f, "j", 4, "mask"), "i", 4),
     ),
     "vectorize, none": (
         HEAD + "each i in 0 .. n // 4 * 4\n    y[i] = x[i] + f32(i // 3)\n"

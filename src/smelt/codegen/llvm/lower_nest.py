@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.llvm.instructions.reductions import (
+    Accumulator,
     ArgAccumulator,
     CompensatedSum,
     PlainAccumulator,
@@ -33,6 +34,7 @@ from smelt.codegen.llvm.loopir.items import (
     Item,
     StreamState,
 )
+from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, argreduce_with_value
 from smelt.codegen.llvm.loops.versioning import is_select
 from smelt.codegen.llvm.nests.environment import Storage
@@ -40,6 +42,7 @@ from smelt.codegen.llvm.nests.nest import Limit, Nest, Schedule
 from smelt.loop import ir as loop
 from smelt.loop.steps import better, exact, two_sum
 from smelt.ops.combine import BOTH, COMBINES, EXTREMES
+from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, f64, i64
 from smelt.types.expr import (
     Atom,
@@ -139,6 +142,10 @@ class Lowering:
         """Return where a nest packs the element at the loops' positions."""
         raise NotImplementedError
 
+    def packed_value(self, item: Item, value: loop.Value) -> loop.Value:
+        """Return an element as it is packed."""
+        raise NotImplementedError
+
     def states(self, item: Item, axes: tuple[str, ...]) -> Index:
         """Return how many states of an item a task starts: there may be room for more."""
         outer, *inner = axes
@@ -235,6 +242,24 @@ def _read(name: str, dtype: DType) -> loop.Value:
     return loop.position(loop.number(name)) if dtype == i64 else loop.Ref(name)
 
 
+def mode_of(s: Schedule, nest: Nest, reduction: ssa.Reduction, acc: Accumulator) -> loop.Mode:
+    """Return how a reduction accumulates.
+
+    Few vectors of long rows have a better element, if positions ascend: one lane takes theirs.
+    """
+    if isinstance(acc, CompensatedSum):
+        return "two_sum"
+    if isinstance(acc, ArgAccumulator):
+        ascends = acc.in_order and coefficient(reduction.positions, nest.vector or "") == 1
+        if ascends and not is_fully_unrolled(s, nest):
+            return "own"
+        return "lanes" if acc.in_order else "places"
+    types = {reduction.args[0].dtype, reduction.dtype}
+    if isinstance(acc, PlainAccumulator) and acc.inner == f64 and types != {f64}:
+        return "pairs" if adds_pairs(reduction, nest) else "f64"
+    return "own"
+
+
 class _Loops:
     """The loops of a nest."""
 
@@ -253,6 +278,8 @@ class _Loops:
         lowering.take_loops(self.vars, wide)
         self.values: dict[Item, loop.Value] = {}
         self.carries: dict[Item, str] = {}
+        self.places: dict[Item, DType] = {}
+        """Types of positions."""
         self.nesting: dict[Item, int] = {}
         """Operators inside of an item's value; those of bound ones are not."""
         self.scans = [i for i in nest.items if isinstance(i, ssa.Scan)]
@@ -394,7 +421,7 @@ class _Loops:
         for r, c in zip(opened, carry, strict=True):
             body += self._publish(r, c)
             for other in (x for x, best in self.values_of.items() if best is r):
-                body += self._publish(other, replace(c, position=""))
+                body += self._publish(other, replace(c, position="", mode="own"))
         return tuple(body)
 
     def _scan_starts(self, scan: ssa.Scan) -> list[loop.Carry]:
@@ -431,27 +458,25 @@ class _Loops:
     def _carry(self, reduction: ssa.Reduction) -> loop.Carry:
         row, name = reduction.row.name, self.lowering.fresh("s")
         self.carries[reduction] = name
+        mode = self._mode(reduction)
         if reduction.row.positional:
-            worst, position = loop.identity(row, reduction.args[0].dtype), self.lowering.fresh("p")
-            return loop.Carry(name, worst, row, "own", position, loop.Const(0, i64))
-        init = loop.identity(row, reduction.dtype)
-        return loop.Carry(name, init, row, self._mode(reduction))
+            worst, start = _starts(self.lowering, reduction)
+            start = loop.Const(0, i64) if mode == "own" else start
+            self.places[reduction] = start.dtype
+            return loop.Carry(name, worst, row, mode, self.lowering.fresh("p"), start)
+        return loop.Carry(name, loop.identity(row, reduction.dtype), row, mode)
 
     def _mode(self, reduction: ssa.Reduction) -> loop.Mode:
-        """Return how a reduction accumulates."""
         acc = self.lowering.storage.accumulator_of(reduction)
-        if isinstance(acc, CompensatedSum):
-            return "two_sum"
-        types = {reduction.args[0].dtype, reduction.dtype}
-        if isinstance(acc, PlainAccumulator) and acc.inner == f64 and types != {f64}:
-            return "pairs" if adds_pairs(reduction, self.nest) else "f64"
-        return "own"
+        return mode_of(self.s, self.nest, reduction, acc)
 
     def _publish(self, reduction: ssa.Reduction, carry: loop.Carry) -> Iterator[loop.Statement]:
         """Store the result of a reduction, or make it available to the task."""
         result: loop.Value
         if carry.position:
-            result = _read(carry.position, i64)
+            result = _read(carry.position, self.places[reduction])
+            if carry.mode != "own":
+                result = self.lowering.finished(reduction, (loop.Ref(carry.name), result))
         elif carry.mode != "own" and reduction.dtype != f64:
             result = loop.Cast(loop.Ref(carry.name), reduction.dtype)
         else:
@@ -464,14 +489,14 @@ class _Loops:
     def _body(self) -> Body:
         """Return the statements at the innermost position."""
         saves = (i for i in self.saves if i not in self.early)
-        body: list[loop.Statement] = [loop.Store(self._saved(i), self.value(i)) for i in saves]
+        body: list[loop.Statement] = [self._save(i) for i in saves]
         for r in self.folded:
             if r in self.in_arrays:
                 body += self._combined(r)
                 continue
             element, position = self.value(r.args[0]), None
             if r.row.positional:
-                position = loop.position(self._index(r.positions))
+                position = loop.cast(loop.position(self._index(r.positions)), self.places[r])
             elif r.args[0].dtype != r.dtype and self._mode(r) == "own":
                 element = loop.Cast(element, r.dtype)
             body.append(loop.Fold(self.carries[r], element, position))
@@ -564,11 +589,12 @@ class _Loops:
             offset = add(mul(offset, self.lowering.extent(owner, a)), at)
         return [loop.Place(name, offset) for name in names]
 
-    def _saved(self, item: Item) -> loop.Place:
-        """Return where the current element of a saved item is stored."""
-        return (
-            self.lowering.packed_place(self.vars) if self.nest.packed else self._elements(item)[0]
-        )
+    def _save(self, item: Item) -> loop.Store:
+        """Return what stores the current element of an item."""
+        if not self.nest.packed:
+            return loop.Store(self._elements(item)[0], self.value(item))
+        value = self.lowering.packed_value(item, self.value(item))
+        return loop.Store(self.lowering.packed_place(self.vars), value)
 
     def _make(self, item: Item) -> loop.Value:
         """Return the value of an item whose operands are available."""

@@ -27,7 +27,6 @@ from smelt.codegen.llvm.access.proven_bounds import (
     run_bounds_versions,
 )
 from smelt.codegen.llvm.access.vector_loads import and_masks, lane_offsets, read_lanes, read_pairs
-from smelt.codegen.llvm.folding import ReductionEmitter, power_of_two
 from smelt.codegen.llvm.instructions.dot_product import pack_pairs
 from smelt.codegen.llvm.instructions.indexing import (
     IndexEmitter,
@@ -40,7 +39,6 @@ from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
-from smelt.codegen.llvm.loops.batched_reduce import batchable_rows, run_batched
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, run_tail, tail_mask, vectors_of
 from smelt.codegen.llvm.loops.partition_padding import run_padded_row
 from smelt.codegen.llvm.loops.poll import nest_loop
@@ -74,7 +72,6 @@ from smelt.codegen.llvm.schedule.mask_ranges import (
 )
 from smelt.codegen.llvm.schedule.transposed_strip import for_each_strip
 from smelt.codegen.llvm.scratch.scratch import load_kept, load_window, store_kept
-from smelt.codegen.llvm.scratch.transpose import emit_transposed_loops, load_transposed_row
 from smelt.codegen.llvm.streams import edge
 from smelt.errors import InternalError
 from smelt.ops.cast import cast
@@ -92,7 +89,6 @@ class NestEmitter(Environment):
         super().__init__(frame, ranges, top, storage)
         row_groups = find_row_groups(self.s) if self.s.phase.regions() else []
         self.row_groups = [allocate_ranges(self, groups) for groups in row_groups]
-        self.reductions = self._reductions = ReductionEmitter(self)
         self.direct = find_direct_stores(self)
 
     # ---- loops -----------------------------------------------------------------------------------
@@ -136,9 +132,10 @@ class NestEmitter(Environment):
             return
         if self.late_store is not None and self.late_store.host is nest:
             raise InternalError("the nest that stores the previous task's rows is not printed")
+        if nest.reductions:
+            raise InternalError("a nest that reduces is not printed from loops")
         top = self.open(nest, scope)
         self._run_loops(top, 0)
-        self._reductions.after(nest)
 
     def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
         """Make a nest the current one, and emit what is invariant in its loops."""
@@ -151,25 +148,17 @@ class NestEmitter(Environment):
         self.groups = {
             a: depth_terms(a.offset, self._depth_of, len(nest.order) + 1) for a in self.accesses
         }
-        self._reductions.before(nest)
         top = Scope(scope or self.top)
         self.enter(top, 0)
         return top
 
-    def _run_loops(self, scope: Scope, depth: int, ready: bool = False) -> None:
-        """Emit the loops of a nest from `depth` on.
-
-        `ready`: loads of the two innermost loops have been transposed.
-        """
+    def _run_loops(self, scope: Scope, depth: int) -> None:
+        """Emit the loops of a nest from `depth` on."""
         order = self.nest.order
         if depth == len(order):
             self.body(scope)
             return
         name = order[depth]
-        if depth == len(order) - 2 and self.nest.transposed and not ready:
-            emit_transposed_loops(self, scope, lambda: self._run_loops(scope, depth, ready=True))
-            return
-        self._reductions.open(depth)
         if name == self.nest.vector:
             if any(a.limits for a in self.accesses):
                 run_bounds_versions(self, scope, lambda: self._run_vectors(scope, depth))
@@ -182,13 +171,10 @@ class NestEmitter(Environment):
                 self.enter(inner, depth + 1)
                 self._run_loops(inner, depth + 1)
 
-            if self.nest.reductions and (rows := batchable_rows(self, depth)):
-                run_batched(self, name, rows, inside)
-            elif depth == 0:
+            if depth == 0:
                 nest_loop(self, name, self.ranges[name], 1, inside)
             else:
                 self.loop(*self.ranges[name], 1, inside)
-        self._reductions.close(scope, depth)
 
     def _run_vectors(self, scope: Scope, depth: int) -> None:
         """Emit a loop over full unrolled vectors, then masked ones."""
@@ -211,7 +197,7 @@ class NestEmitter(Environment):
             return
         extent = self.s.phase.axes[name]
         if isinstance(extent, int) and is_fully_unrolled(self.s, self.nest, self.items):
-            for first, count in vectors_of(self.s.lanes, self.nest, extent):
+            for first, count in vectors_of(self.s.lanes, extent):
                 at(count, True)(number(first))
             return
 
@@ -226,7 +212,7 @@ class NestEmitter(Environment):
             self.loop(low, end, self.s.lanes, at(self.s.lanes, masked, 1, end))
 
         middle = low
-        if power_of_two(wide):
+        if wide & (wide - 1) == 0:
             loops = partial(walk, alignment=wide), singly
             middle = align_peel(self, (low, high), wide, loops, scope)
         run_tail(self, (middle, high), at)
@@ -286,7 +272,11 @@ class NestEmitter(Environment):
     def reload(self, item: Item, scope: Scope) -> Value:
         """Return the register of a kept item, from scratch."""
         if self.storage.holds_states(item):
-            return self.reductions.finished(item, scope)
+            accumulator, axes = self.storage.accumulator_of(item), self.s.materialised[item]
+            keys = ((item, k) for k in range(len(accumulator.parts)))
+            state = [load_kept(self, key, axes, scope) for key in keys]
+            vector = scope.lanes is not None and scope.lanes.axis in axes
+            return accumulator.finish(self.machine(scope, vector), state)
         return load_kept(self, (item, 0), self.s.materialised[item], scope)
 
     def _compute(self, item: Item, scope: Scope) -> Value:
@@ -336,8 +326,6 @@ class NestEmitter(Environment):
         access = item.access
         dtype, base = self.frame.dtypes[access.buffer], self.frame.buffers[access.buffer]
         vector = self.is_vector(item, scope)
-        if item in self.nest.transposed:
-            return load_transposed_row(self, item, scope)
         inside = inside_limits(self, access, scope, vector) if access.limits else None
         if not vector or scope.lanes is None:
             # A uniform condition of a block is evaluated before its nest is open.
@@ -383,15 +371,13 @@ class NestEmitter(Environment):
     # ---- the innermost body ----------------------------------------------------------------------
 
     def body(self, scope: Scope) -> None:
-        """Emit the innermost body: values, saves, reductions, stores, and updates of states."""
+        """Emit the innermost body: values, saves, stores, and updates of states."""
         has_conditions = any(s.where is not None for s in self.nest.stores)
         inside = single_range_items(self, scope) if has_conditions else ()
         for item in self.items:
             if item not in inside:
                 self.get(item, scope, False)
         self.save(scope)
-        for reduction in self.nest.reductions:
-            self._reductions.step(reduction, scope)
         for s in self.nest.stores:
             self._store(s, scope)
         new = [self.get(x.value, scope, False) for x in self.nest.state_updates]

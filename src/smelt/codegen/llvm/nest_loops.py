@@ -15,9 +15,10 @@ from dataclasses import replace
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import next_block, share_start
+from smelt.codegen.llvm.instructions.indexing import multiple_of
 from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item, StateRead, accesses_of
+from smelt.codegen.llvm.loopir.items import Item, Load, StateRead, accesses_of, cut_axes
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.versioning import version_condition
 from smelt.codegen.llvm.lower_nest import (
@@ -37,8 +38,18 @@ from smelt.codegen.llvm.nests.environment import (
 )
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.print_loops import LoopPrinter
-from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, scan_state_axes
-from smelt.codegen.llvm.vector_loops import Share, in_vectors, why_not_nest, without_vectors
+from smelt.codegen.llvm.schedule.task_tiling import transpose_side
+from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, TRANSPOSED_PART, scan_state_axes
+from smelt.codegen.llvm.vector_loops import (
+    Fill,
+    Share,
+    Tile,
+    in_squares,
+    in_tiles,
+    in_vectors,
+    why_not_nest,
+    without_vectors,
+)
 from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
 from smelt.loop.passes.collapse import join_rows
@@ -54,10 +65,12 @@ Value = ir.Value
 
 def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     """Emit a nest from its loops, inside those of `scope`; return whether it has any."""
-    if env.range_targets or why_not_nest(env.s, nest, env.storage):
+    if env.range_targets or why_not_nest(env.s, nest, decided=bool(env.known_conditions)):
         return False
     packed = env.products.packed_array(nest) if env.products and nest.packed else None
-    if nest.packed and (packed is None or packed.width % (env.s.lanes * nest.unroll)):
+    squares = packed is not None and packed.squares
+    lanes = env.s.lanes if squares else env.s.lanes * nest.unroll
+    if nest.packed and (packed is None or packed.width % lanes):
         return False
     printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found, env.frame.done)
     lowering = _NestLowering(env, nest, scope, printer, packed=packed)
@@ -71,16 +84,24 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     blocks = {name: lowering.index(step) for name, step in steps.items() if step is not None}
     groups = (x.groups.group for x in env.row_groups if nest in x.groups.nests)
     group = next(groups, 0)
-    transposed = any(c.transposes_sums for c in env.s.products.values())
-    transposed &= not (nest.reductions or cuts or is_fully_unrolled(env.s, nest, nest.items))
+    joins = any(c.transposes_sums for c in env.s.products.values())
+    joins &= not (nest.reductions or cuts or is_fully_unrolled(env.s, nest, nest.items))
     printer.block(lowering.states_func().body)
     sums = [r for r in nest.reductions if r in lowering.arrays and adds_pairs_first(r)]
     pairs = {lowering.arrays[r][0][0] for r in sums if nest.pairs}
 
+    align = _alignment(env, nest)
+
     def vectors(func: loop.Func) -> loop.Func:
         for var in lowering.lanes if func.body else ():  # there may be no elements
-            if transposed:
+            if joins:
                 func, var = join_rows(func, var)  # of sums that were stored without gaps
+            fills: Sequence[Fill] = ()
+            if squares:
+                return in_squares(func, env.s, nest, next(iter(lowering.tiles().values())))
+            if nest.transposed:
+                tiles, streaming = lowering.tiles(), env.frame.streaming
+                func, fills = in_tiles(func, env.s, nest, tiles, streaming=streaming)
             shares = [lowering.share(x) for x in asks]
             func = in_vectors(
                 func,
@@ -91,17 +112,19 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
                 cuts,
                 blocks,
                 pairs,
+                align=1 if joins else align,
                 storage=env.storage,
                 vector_bytes=env.frame.target.vector_bytes,
                 streaming=env.frame.streaming,
                 packed=packed,
                 group=group,
+                fills=fills,
             )
         return func if lowering.lanes else without_vectors(func, env.s, nest)
 
     ended = (r for r in nest.reductions if r not in env.s.materialised)
     results = {item: lowering.values[item] for item in (*nest.scalars, *ended)}
-    choice = None if env.known_conditions else version_condition(nest)
+    choice = None if env.known_conditions or nest.transposed else version_condition(nest)
     if choice is None:
         func = vectors(func)
     else:
@@ -114,6 +137,20 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     for item, value in results.items():
         env.top.define(item, printer.value(value).value)
     return True
+
+
+def _alignment(env: Environment, nest: Nest) -> int:
+    """Return a number that divides the position at which a nest's vectors begin.
+
+    Operands are packed from multiples of a vector on, in parts too.
+    """
+    wide, phase, v = env.s.lanes * nest.unroll, env.s.phase, nest.vector
+    if v is None:
+        return 1
+    partial = {*phase.cut, *cut_axes(phase.segments[nest.time]), *phase.window_positions}
+    if nest.packed and v not in partial and multiple_of(env.s.block.get(v, 0)) % wide == 0:
+        return wide
+    return env.loop_alignment(v, wide)
 
 
 def _with_late_stores(func: loop.Func, host: _NestLowering, late: LateStore) -> loop.Func:
@@ -151,6 +188,7 @@ class _NestLowering(Lowering):
         self.answers, self.proven = env.known_conditions, env.proven_limits
         self.numbers: dict[Value, Index] = {}
         self.params: list[loop.Param] = []
+        self.tile_names: dict[Load, str] = {}
         for name, value in env.frame.sizes.items():
             printer.bind(name, value)
         accesses = [*accesses_of(nest.items), *(x.access for x in nest.stores)]
@@ -210,6 +248,8 @@ class _NestLowering(Lowering):
         for scan in scans_across(nest):
             keys = range(SCAN_STATE_KEY, SCAN_STATE_KEY + len(storage.accumulator_of(scan).parts))
             self.scan_states[scan] = self._scratch(scan, "s", keys), scan_state_axes(s, scan)
+        for item in nest.transposed:
+            (self.tile_names[item],) = self._scratch(item, "t", (TRANSPOSED_PART,))
 
     def _scratch(self, owner: Key, stem: str, parts: Sequence[int]) -> list[str]:
         """Return the names of some arrays of an owner in scratch memory."""
@@ -274,6 +314,16 @@ class _NestLowering(Lowering):
             return self.number("from", low), self.index(extent)
         return self.number("from", low), self.number("to", high)
 
+    def tiles(self) -> dict[Load, Tile]:
+        """Return the tiles that transposed loads are read from."""
+        s, nest, tiles = self.s, self.nest, dict[Load, Tile]()
+        row, column = (self.loops[a] for a in nest.order[-2:])
+        for item, name in self.tile_names.items():
+            pitch = self.storage.pitches[item] if nest.strips else transpose_side(s.lanes)
+            at = self.index(item.access.offset)
+            tiles[item] = Tile(name, (row, column), at, self.index(pitch))
+        return tiles
+
     def share(self, x: RowShare) -> Share:
         """Return the part of a next row that the nest prefetches."""
         first, before = share_start(self.s, self.nest, x)
@@ -302,6 +352,17 @@ class _NestLowering(Lowering):
                 start = self.number("from", packed.starts[a])
                 at = add(at, mul(sub(position, start), step))
         return loop.Place(PACKED, at)
+
+    def packed_value(self, item: Item, value: loop.Value) -> loop.Value:
+        """Return an element as it is packed: some instructions read it as bytes of either sign."""
+        assert self.packed is not None
+        group = self.packed.group
+        if group is None or group.step == "bfloats":
+            return value
+        if item.dtype != group.dtype:
+            value = loop.cast(value, group.dtype)
+        sign = loop.Const(-128, group.dtype)
+        return loop.Apply("xor", (value, sign)) if group.left_offset else value
 
     def leaf(self, atom: Atom) -> Index:
         """Return a variable of the kernel in an index expression."""

@@ -7,6 +7,7 @@ and offsets that do not change in a loop are the passes' business (`smelt.loop.p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from smelt.codegen.llvm import ir
@@ -22,11 +23,18 @@ from smelt.codegen.llvm.access.memory import (
     store_scalar,
     store_vector,
 )
+from smelt.codegen.llvm.access.permute_gather import (
+    index_lanes,
+    periodic_mask,
+    periodic_truths,
+    read_periodic,
+)
 from smelt.codegen.llvm.access.prefetch import PREFETCH_BYTES
 from smelt.codegen.llvm.instructions.dot_product import pack_pairs
 from smelt.codegen.llvm.instructions.indexing import (
     I64,
     IndexEmitter,
+    LaneAxis,
     iota,
     lanes_before_end,
     number,
@@ -35,25 +43,28 @@ from smelt.codegen.llvm.instructions.indexing import (
     splat,
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
-from smelt.codegen.llvm.instructions.reduce_rows import reduce_rows
 from smelt.codegen.llvm.instructions.reductions import State, first_lane, reduce_halves, scan_lanes
 from smelt.codegen.llvm.instructions.registers import lane_numbers, pick_from
+from smelt.codegen.llvm.instructions.scope import Lanes
+from smelt.codegen.llvm.instructions.transpose import transpose
+from smelt.codegen.llvm.loopir.periodic_index import PeriodicIndex, find_period
 from smelt.codegen.llvm.loops.poll import leave_if_given_up
-from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.errors import InternalError
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.align_stores import skew_of
 from smelt.loop.passes.group_loads import FARTHEST_STEP
+from smelt.loop.reduce_rows import reduce_rows
 from smelt.loop.text_print import statement_text, value_text
+from smelt.loop.walk import is_short, places, reads, values
 from smelt.loop.walk import loads as loads_of
-from smelt.loop.walk import places, reads, values
 from smelt.machine.target import Target
 from smelt.ops.cast import cast
-from smelt.ops.combine import COMBINES, Combine
+from smelt.ops.combine import BOTH, COMBINES, Combine
 from smelt.ops.scalar import SCALARS
+from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bool_, f64, i32, i64
-from smelt.types.expr import Atom, Index
+from smelt.types.expr import Atom, Expr, Index, atoms
 
 Value = ir.Value
 I1 = ir.IntType(1)
@@ -95,6 +106,8 @@ class LoopPrinter:
         """Columns of transposed tiles, which are read one by one."""
         self.masks: dict[loop.Prefix, Value] = {}
         """Masks of the current block."""
+        self.prefetched: set[tuple[str, int]] = set()
+        """Arrays whose next lines the current block prefetches, each from a lane on."""
 
     def add_array(self, name: str, address: Value, dtype: DType, elements: int = 0) -> None:
         """Say where an array is, its element type, and its constant length or 0."""
@@ -121,6 +134,7 @@ class LoopPrinter:
         """Print statements; return the next values of carries."""
         following: dict[str, Typed] = {}
         outer, self.masks = self.masks, {}
+        around, self.prefetched = self.prefetched, set()
         for s in body:
             match s:
                 case loop.Let(name, loop.Shuffle(args, "transpose")):
@@ -149,7 +163,7 @@ class LoopPrinter:
                     leave_if_given_up(self.b, self.done)
                 case _:
                     raise InternalError(f"{statement_text(s)} is not printed yet")
-        self.masks = outer
+        self.masks, self.prefetched = outer, around
         return following
 
     def _if(self, s: loop.If) -> None:
@@ -162,7 +176,7 @@ class LoopPrinter:
             return [values[name].value for name in s.results]
 
         cond, likely = self.value(s.cond).value, False if isinstance(s.cond, loop.Across) else None
-        kept = all(isinstance(t, loop.Next) for t in s.other)
+        kept = all(isinstance(t, loop.Next) and _is_at_hand(t.value) for t in s.other)
         other = side(s.other) if kept else lambda: side(s.other)
         merged = self.b.either(cond, lambda: side(s.then), other, likely)
         for name, value in zip(s.results, merged, strict=True):
@@ -289,13 +303,18 @@ class LoopPrinter:
                 if x.lanes == y.lanes > 1:
                     return Typed(self.machine(x.lanes).add_aside(x.value, y.value), x.dtype)
                 return self._apply("add", [x, y])
+            case loop.Apply("le", (loop.IndexValue(0), loop.LaneIndex() as gap)):
+                mask = self._periodic_mask(gap)
+                return Typed(mask, bool_) if mask else self._apply("le", self._values(v.args))
             case loop.Apply(op, args):
-                return self._apply(op, [self.value(a) for a in args])
+                return self._apply(op, self._values(args))
             case loop.Cast(arg, dtype):
                 x = self.value(arg)
                 return Typed(cast(self.machine(x.lanes), x.value, x.dtype, dtype), dtype.compute)
             case loop.Lane(lanes):
                 return Typed(iota(lanes), i64)
+            case loop.LaneIndex():
+                return Typed(self._lane_index(v), i64)
             case loop.Prefix():
                 return Typed(self._prefix(v), bool_)
             case loop.Splat(arg, lanes):
@@ -331,6 +350,9 @@ class LoopPrinter:
             case _:
                 raise InternalError(f"{value_text(v)} is not printed yet")
 
+    def _values(self, args: Sequence[loop.Value]) -> list[Typed]:
+        return [self.value(a) for a in args]
+
     def _apply(self, op: str, args: Sequence[Typed]) -> Typed:
         lanes = max(a.lanes for a in args)
         dtypes = [a.dtype for a in args]
@@ -347,9 +369,12 @@ class LoopPrinter:
 
         if len(args) == 1:
             return Typed(reduce_halves(m, args[0].value, join), dtype)
-        rows = [[x.value] for x in args]
-        (total,) = reduce_rows(m, rows, dtype.itemsize, lambda m, x, y: [join(m, x[0], y[0])])
-        return Typed(total, dtype)
+
+        def shuffle(first: Value, second: Value, lanes: list[int]) -> Value:
+            return self.b.shuffle_vector(first, second, lane_numbers(lanes))
+
+        rows = [x.value for x in args]
+        return Typed(reduce_rows(rows, dtype.itemsize, shuffle, partial(join, m)), dtype)
 
     def _prefixes(self, row: Combine, x: Typed) -> Typed:
         """Combine each lane with those before it, by recursive doubling."""
@@ -373,6 +398,39 @@ class LoopPrinter:
             compare = short_lanes_before_end if several else lanes_before_end
             mask = self.masks[v] = compare(self.b, left, v.lanes)
         return mask
+
+    # ---- indices with quotients ----------------------------------------------------------------
+
+    def _lane_index(self, v: loop.LaneIndex) -> Value:
+        """Print an index expression in all lanes: from a table, if it repeats."""
+        if (period := period_of(v)) is not None:
+            return index_lanes(self.b, period, self._lanes_at(v), self.index(period.first))
+        start = self.index(v.start)
+
+        def leaf(atom: Atom) -> Value:
+            return start if atom.name == loop.AT else self._leaf(atom)
+
+        along = LaneAxis(loop.AT, v.lanes)
+        return IndexEmitter(self.b, leaf, self.above, along).emit(v.index)
+
+    def _lanes_at(self, v: loop.LaneIndex, mask: Value | None = None) -> Lanes:
+        """Return where the lanes of an index are."""
+        start = self.index(v.start)
+        return Lanes(loop.AT, start, v.lanes, mask, v.align, prefetched=self.prefetched)
+
+    def _periodic_mask(self, gap: loop.LaneIndex) -> Value | None:
+        """Print in which lanes an index is >= 0; None if it is not periodic."""
+        truths = periodic_truths(period_of(gap))
+        return None if truths is None else periodic_mask(self.b, truths, self._lanes_at(gap))
+
+    def _permuted(self, m: LLVMMachine, place: loop.Place) -> Value | None:
+        """Print a load whose index repeats, by permutations of vectors; None if it cannot be."""
+        at, tests = place.at, periodic_tests(place.mask)
+        period = period_of(at) if isinstance(at, loop.LaneIndex) else None
+        if not isinstance(at, loop.LaneIndex) or period is None or tests is None:
+            return None
+        array = place.buffer, self.addresses[place.buffer], self.dtypes[place.buffer]
+        return read_periodic(m, array, period, tests, self._lanes_at(at), self.index(period.first))
 
     # ---- memory --------------------------------------------------------------------------------
 
@@ -406,7 +464,11 @@ class LoopPrinter:
         if v.place.buffer in self.registers:
             return self.registers[v.place.buffer]
         place, dtype = v.place, self.dtypes[v.place.buffer]
-        m, mask = self.machine(place.lanes), self._mask(place)
+        m = self.machine(place.lanes)
+        permuted = self._permuted(m, place)
+        if permuted is not None and v.other is None:
+            return Typed(permuted, dtype.compute)
+        mask = self._mask(place)
         plain = not isinstance(place.at, loop.Value)
         if place.lanes == 1:
             value = load_scalar(m, self._address(place), dtype, mask)
@@ -415,6 +477,8 @@ class LoopPrinter:
         elif isinstance(place.stride, int) and (place.group or -FARTHEST_STEP <= place.stride < 0):
             address, group = self._address(place), place.group or (0,)
             value = load_strided(m, address, place.stride, dtype, mask, PREFETCH_BYTES, group)
+        elif permuted is not None:
+            value = permuted
         else:
             value = self._gather(m, place, mask)
         if v.other is not None and mask is not None:
@@ -430,6 +494,45 @@ class LoopPrinter:
             return gather(m, base, offsets, dtype, mask)
         zero = ir.Constant(m.register_type(dtype), None)
         return picked if mask is None else self.b.select(mask, picked, zero)
+
+
+def _is_at_hand(v: loop.Value) -> bool:
+    """Return whether a value costs nothing wherever it is printed."""
+    match v:
+        case loop.Const() | loop.Ref() | loop.IndexValue(int()):
+            return True
+        case loop.IndexValue(Expr() as index):
+            return is_short(index)
+        case loop.Splat(arg):
+            return _is_at_hand(arg)
+        case _:
+            return False
+
+
+def period_of(v: loop.LaneIndex) -> PeriodicIndex | None:
+    """Return how an index repeats along lanes; None if it does not."""
+    at = next((a for a in atoms(v.index) if a.name == loop.AT), None)
+    if at is None or at.extent == loop.UNKNOWN or coefficient(v.index, loop.AT) is not None:
+        return None
+    return find_period(v.index, loop.AT)
+
+
+def periodic_tests(mask: loop.Value | None) -> list[list[bool]] | None:
+    """Return what a mask's tests say for each position of their periods.
+
+    None if one of them does not repeat.
+    """
+    match mask:
+        case None:
+            return []
+        case loop.Apply(op, (a, b)) if op == BOTH:
+            first, second = periodic_tests(a), periodic_tests(b)
+            return None if first is None or second is None else first + second
+        case loop.Apply("le", (loop.IndexValue(0), loop.LaneIndex() as gap)):
+            truths = periodic_truths(period_of(gap))
+            return None if truths is None else [truths]
+        case _:
+            return None
 
 
 def print_func(

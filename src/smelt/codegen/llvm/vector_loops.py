@@ -13,28 +13,32 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import gcd
 
 from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
-from smelt.codegen.llvm.instructions.reductions import (
-    PAIRED_VECTORS,
-    ArgAccumulator,
-    CompensatedSum,
-    PlainAccumulator,
-)
+from smelt.codegen.llvm.instructions.indexing import lane_invariant
+from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, contiguous_pair, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
 from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
-from smelt.codegen.llvm.lower_nest import identifier
+from smelt.codegen.llvm.lower_nest import identifier, mode_of
 from smelt.codegen.llvm.nests.environment import PACKED, PackedArray, Storage
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.codegen.llvm.scratch.workspace import lay_out
+from smelt.codegen.llvm.schedule.task_tiling import transpose_side
+from smelt.codegen.llvm.schedule.transposed_strip import strip_rows
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.accumulate import accumulate
-from smelt.loop.passes.align_stores import PIECE, align_stores, cut_tail, store_if_aligned
+from smelt.loop.passes.align_stores import (
+    PIECE,
+    align_stores,
+    cut_tail,
+    store_if_aligned,
+    store_tile_if_aligned,
+)
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.group_loads import group_loads
@@ -54,23 +58,21 @@ from smelt.loop.passes.remainder import split_groups
 from smelt.loop.passes.short_rows import masked_rows, short_rows
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.store_whole import store_whole
+from smelt.loop.passes.transpose_squares import stage_shared, stage_tiles, transpose_squares
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.unroll_and_jam import jam
-from smelt.loop.passes.vectorize import vectorize
+from smelt.loop.passes.vectorize import Tail, vectorize
 from smelt.loop.walk import Names, fresh, loop_around, loop_over, replace_loop, statements
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
-from smelt.types.dtype import bool_, f64
+from smelt.types.dtype import bool_
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
 
 MAX_ALIGNED_VECTORS = 4
 """Maximum vectors of a loop that computes for no longer than memory moves."""
 MIN_ITERATIONS = 8
 """Minimum iterations of a loop that begins at a cache line: getting there costs one."""
-
-MIN_SUM_ROWS = 8
-"""Minimum rows whose sums in float64 end together with their errors, if vectors have as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,10 @@ class Share:
     before: Index
 
 
-def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str:
+def why_not_nest(s: Schedule, nest: Nest, *, decided: bool = False) -> str:
     """Return why a nest is not printed from its loops; empty if it is.
 
-    `storage` is the layout of the schedule's scratch memory, if that is known.
+    `decided` says that its uniform conditions have one answer.
     """
     if nest.has_states or _scans(nest):  # nothing else prints these
         return ""
@@ -102,49 +104,31 @@ def why_not_nest(s: Schedule, nest: Nest, storage: Storage | None = None) -> str
         return "values of the last position"
     if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
         return "no vectors"
-    if nest.stages and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
+    if nest.stages and not decided and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
         return "stages of two versions"
-    if nest.transposed:
-        return "tiles"
-    if nest.reductions:
-        return _why_not_reductions(s, nest, storage or lay_out(s))
-    return _why_not_lanes(nest)
+    return ""
 
 
 _OTHERS = (ssa.Reduce, ssa.Dot)
 """Values that only nests of other kinds compute."""
 
 
-def _why_not_lanes(nest: Nest) -> str:
-    """Return which of the values in a nest are not computed lane by lane."""
-    moving = [i for i in nest.items if nest.vector in i.axes]
+def _has_quotients(nest: Nest) -> bool:
+    """Return whether lanes read positions that are not affine along them, such as j//n."""
+    moving = [i for i in nest.items if nest.vector in i.axes and i not in nest.transposed]
     indices = [i.index for i in moving if isinstance(i, ssa.IndexValue)]
-    indices += [e for a in accesses_of(nest.items) for pair in a.limits for e in pair]
-    offsets = [a.offset for a in accesses_of(moving)]
-    offsets += [x.access.offset for x in nest.stores]
-    if any(coefficient(e, nest.vector or "") is None for e in (*indices, *offsets)):
-        return "quotients of positions along the vectors"
-    return ""
+    accesses = accesses_of(moving)
+    indices += [e for a in accesses for e in (a.offset, *(e for e, _ in a.limits))]
+    return any(coefficient(e, nest.vector or "") is None for e in indices)
 
 
-def _why_not_reductions(s: Schedule, nest: Nest, storage: Storage) -> str:
-    """Return why the reductions of a nest are not folds along its vectors."""
-    for item in nest.reductions:
-        accumulator = storage.accumulator_of(item)
-        if isinstance(accumulator, CompensatedSum):
-            if _rows_together(s, nest, storage, item) >= min(s.lanes, MIN_SUM_ROWS):
-                return "rows whose sums and errors end together"
-            continue
-        if isinstance(accumulator, ArgAccumulator):
-            if not accumulator.in_order or coefficient(item.positions, nest.vector or "") != 1:
-                return "positions that lanes do not meet in order"
-            if is_fully_unrolled(s, nest):
-                return "positions in rows of a few vectors"
-            continue
-        plain = isinstance(accumulator, PlainAccumulator)
-        if not plain or (item.args[0].dtype != item.dtype and accumulator.inner != f64):
-            return "reductions that carry more than a number"
-    return ""
+def _permutes(nest: Nest, lanes: int, align: int) -> bool:
+    """Return whether lanes of a nest's vectors have no fixed stride: best without masks."""
+    v = nest.vector or ""
+    offsets = [a.offset for a in accesses_of(nest.items)] + [x.access.offset for x in nest.stores]
+    if align % lanes == 0:
+        offsets = [lane_invariant(e, v, lanes) for e in offsets]
+    return any(coefficient(e, v) is None for e in offsets)
 
 
 def _scans(nest: Nest) -> list[ssa.Scan]:
@@ -156,11 +140,16 @@ def _step(access: Access, vector: str | None) -> Index | None:
     return coefficient(access.offset, vector or "")
 
 
-def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) -> loop.Func:
-    """Run a nest in vectors that are stored past the caches, in lines or pieces."""
+def _past_caches(
+    func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int, align: int
+) -> loop.Func:
+    """Run a nest in vectors that are stored past the caches, in lines or pieces.
+
+    What lanes read that have quotients follows from where vectors begin: they stay there.
+    """
     arrays = {identifier(x.access.buffer): x.access.buffer for x in nest.stores}
     sizes = {s.phase.dtypes[name].itemsize for name in arrays.values()}
-    if _is_long(nest) or len(sizes) > 1 or _scans(nest):
+    if _is_long(nest) or len(sizes) > 1 or _scans(nest) or _has_quotients(nest):
         func, tail = cut_tail(func, var, wide)
         func, main = store_if_aligned(func, var, arrays, PIECE if _is_long(nest) else CACHE_LINE)
     else:
@@ -172,8 +161,9 @@ def _past_caches(func: loop.Func, s: Schedule, nest: Nest, var: str, wide: int) 
         if len(arrays) > 1:
             func, main = store_if_aligned(func, loops.other, arrays, PIECE)
     for name in main:
-        func = vectorize(func, name, wide, "whole")
-    return vectorize(func, tail, s.lanes, "masked")
+        func = vectorize(func, name, wide, "whole", align=align)
+    rest: Tail = "mask" if _permutes(nest, s.lanes, align) and wide > s.lanes else "masked"
+    return vectorize(func, tail, s.lanes, rest, align=gcd(align, wide))
 
 
 def _fills_lines(s: Schedule, nest: Nest) -> bool:
@@ -199,18 +189,21 @@ def in_vectors(
     blocks: Mapping[str, Index] | None = None,
     pairs: Collection[str] = (),
     *,
+    align: int = 1,
     storage: Storage,
     vector_bytes: int,
     streaming: bool,
     packed: PackedArray | None = None,
     group: int = 0,
+    fills: Sequence[Fill] = (),
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
     `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin,
     `blocks` the distances from what a stream's block reads of arrays to the next one's, and `pairs`
     arrays of sums that some elements may be added for before they are widened. `group` are the
-    lanes of whole vectors before masked ones: rows end at multiples of them, or 0.
+    lanes of whole vectors before masked ones: rows end at multiples of them, or 0. `align` divides
+    the position at which the loop begins.
     """
     row, walk = loop_around(func.body, var), loop_over(func.body, var)
     if packed is not None and packed.row_vectors and row is not None:
@@ -234,22 +227,22 @@ def in_vectors(
     if not (keeps_start or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
     group = group if group < wide else 0
-    func = _widen_parts(func, s, nest, parts, (wide, rest, group), streaming)
+    func = _widen_parts(func, s, nest, parts, (wide, rest, group), align, streaming)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
-    full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
+    full = [t.var for t in _loops(func) if t.step == wide > 1 and t.var not in before]
     for name in full if nest.reductions and not (cuts or is_short) else ():
         func = split_vectors(func, name, extent_of(walk))
     for name in full if cuts and not is_short else ():
         func = distribute(func, name, cuts, STRIP_ELEMENTS)
     if row is not None and (count := _batch(s, nest, storage, vector_bytes)):
-        func = batch_rows(func, row.var, count, vector_bytes)
+        func = batch_rows(func, row.var, count)
     jammed = ""
     if row is not None and together:
         func, jammed = split_groups(func, row.var, together)
     if row is not None and by_rows:
         func = _prefetch_later_rows(func, s, nest, row.var, {jammed: together} if jammed else {})
     if packed is not None and packed.stores_whole:
-        func = store_whole(func, PACKED)
+        func = store_whole(func, PACKED, _zero(packed))
     if packed is not None and packed.prefetch_rows and row is not None:
         func = prefetch_rows(func, row.var, packed.prefetch_rows, level=packed.level)
     if blocks:
@@ -268,12 +261,21 @@ def in_vectors(
     for name in short:
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
+    func = interleave_stores(group_loads(func))
+    for item, loops in fills:
+        func = _across(func, s, nest, item, loops)
     if jammed:
-        func = hoist_offsets(interleave_stores(group_loads(func)))
-        func = jam(func, jammed, together, pairs)
+        func = jam(hoist_offsets(func), jammed, together, pairs)
     if is_polled(s, nest):
         func = _with_polls(func, inner, wide)
-    return func if jammed else hoist_offsets(interleave_stores(group_loads(func)))
+    return func if jammed else hoist_offsets(func)
+
+
+def _zero(packed: PackedArray) -> loop.Const | None:
+    """Return what is packed past the last element: zero in the factors of an instruction."""
+    if packed.group is None:
+        return None
+    return loop.Const(-128 if packed.group.left_offset else 0, packed.dtype)
 
 
 def _widen_parts(
@@ -282,6 +284,7 @@ def _widen_parts(
     nest: Nest,
     parts: Mapping[str, int | None],
     widths: tuple[int, int, int],
+    align: int,
     streaming: bool,
 ) -> loop.Func:
     """Run the parts of a loop in vectors.
@@ -290,19 +293,29 @@ def _widen_parts(
     those for the remainder, and of whole ones before these, if any.
     """
     wide, rest, group = widths
+    lows = {t.var: t.low for t in _loops(func)}
+    first = lows[next(iter(parts))]
     for name, most in parts.items():
+        start = align if lows[name] == first else 1
         if most is not None and most <= s.lanes:
-            func = vectorize(func, name, s.lanes, "masked")
+            func = vectorize(func, name, s.lanes, "masked", align=start)
         elif streaming:
-            func = _past_caches(func, s, nest, name, wide)
-        elif group:
-            func = vectorize(func, name, wide, "mask", rest, group)
+            func = _past_caches(func, s, nest, name, wide, start)
+        elif whole := group or _whole_lanes(s, nest, wide, rest, start):
+            func = vectorize(func, name, wide, "mask", rest, whole, start)
         elif len(parts) > 1 and wide > s.lanes:
-            func = vectorize(func, name, wide, "scalar")
-            func = vectorize(func, name, s.lanes, "mask")
+            func = vectorize(func, name, wide, "scalar", align=start)
+            func = vectorize(func, name, s.lanes, "mask", align=gcd(start, wide))
         else:
-            func = vectorize(func, name, wide, "mask" if rest > 1 else "scalar", rest)
+            tail = "mask" if rest > 1 else "scalar"
+            func = vectorize(func, name, wide, tail, rest, align=start)
     return func
+
+
+def _whole_lanes(s: Schedule, nest: Nest, wide: int, rest: int, align: int) -> int:
+    """Return the lanes of whole vectors before masked ones, where masks cost permutations."""
+    is_map = not nest.reductions and wide > s.lanes == rest
+    return s.lanes if is_map and _permutes(nest, wide, align) else 0
 
 
 def _prefetch_later_rows(
@@ -450,11 +463,101 @@ def _rows_together(s: Schedule, nest: Nest, storage: Storage, item: ssa.Reductio
 
 def _batch(s: Schedule, nest: Nest, storage: Storage, vector_bytes: int) -> int:
     """Return of how many rows the reductions end together; 0 if each row ends alone."""
-    counts = [0]
+    counts: list[int] = []
     for item in nest.reductions:
-        dtype, *errors = storage.accumulator_of(item).parts
-        rows = min(s.lanes, vector_bytes // dtype.itemsize)
-        if errors or dtype == bool_ or not 2 <= rows <= _rows_together(s, nest, storage, item):
+        accumulator = storage.accumulator_of(item)
+        parts = accumulator.parts
+        rows = min(s.lanes, vector_bytes // max(d.itemsize for d in parts))
+        single = item.row.positional and mode_of(s, nest, item, accumulator) == "own"
+        if single or bool_ in parts or not 2 <= rows <= _rows_together(s, nest, storage, item):
             return 0
         counts.append(rows)
-    return max(counts)
+    return min(counts, default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The array that a load is transposed in, and the loops around it.
+
+    `at` is the index that is loaded, `pitch` the elements between rows.
+    """
+
+    name: str
+    loops: tuple[str, str]
+    at: Index
+    pitch: Index
+
+
+PREFETCH_SQUARES = 4
+"""Squares between what is transposed and what is prefetched, where a stream's rows are walked.
+
+These are read only a few times; the distance covers the latency of L3.
+"""
+MAX_WORK = 16
+"""Maximum instructions per vector: the body is unrolled for each column of a square."""
+
+
+Fill = tuple[ssa.Load, tuple[str, str]]
+"""A load that is transposed, and the loops that move what it reads."""
+
+
+def in_tiles(
+    func: loop.Func, s: Schedule, nest: Nest, tiles: Mapping[ssa.Load, Tile], *, streaming: bool
+) -> tuple[loop.Func, list[Fill]]:
+    """Copy what some loads of a nest read into tiles before its two innermost loops.
+
+    Returns the loops that copy too.  What is computed of a single array is stored past the caches
+    as it is transposed, where that pays and lines are whole.
+    """
+    (row, column), *_ = (t.loops for t in tiles.values())
+    arrays = {(identifier(i.access.buffer), t.at): (t.name, t.pitch) for i, t in tiles.items()}
+    fills: list[Fill] = []
+    if streaming and _is_plain(s, nest):
+        written = {identifier(x.access.buffer) for x in nest.stores}
+        func, aligned = store_tile_if_aligned(func, row, column, s.lanes, written)
+        fills.append((nest.transposed[0], aligned))
+    func, copies = stage_tiles(func, row, column, arrays)
+    fills += [(i, copies[t.name]) for i, t in tiles.items() if t.name in copies]
+    if not nest.strips:
+        func, walks = stage_shared(func, row, column, transpose_side(s.lanes))
+        for walk in walks:
+            func = vectorize(func, walk, s.lanes, "mask")
+    return func, fills
+
+
+def in_squares(func: loop.Func, s: Schedule, nest: Nest, tile: Tile) -> loop.Func:
+    """Pack a single array as it is transposed, in squares that are stored whole."""
+    streamed = s.phase.segments[nest.time] is not None
+    ahead = PREFETCH_SQUARES if streamed else 0
+    return hoist_offsets(transpose_squares(func, *tile.loops, s.lanes, ahead=ahead))
+
+
+def _across(
+    func: loop.Func, s: Schedule, nest: Nest, item: ssa.Load, loops: tuple[str, str]
+) -> loop.Func:
+    """Transpose a tile, whole cache lines of all columns after one another."""
+    line = CACHE_LINE // s.phase.dtypes[item.access.buffer].itemsize
+    run, tile = max(line, s.lanes), transpose_side(s.lanes)
+    if nest.strips:
+        tile = max(strip_rows(item.dtype, s.lanes), line)
+    return transpose_squares(func, *loops, s.lanes, run=run, tile=tile)
+
+
+def _is_plain(s: Schedule, nest: Nest) -> bool:
+    """Return whether to store a single array's results as it is transposed.
+
+    Little is computed, and vectors fill cache lines, which are stored past the caches.
+    """
+    if nest.strips or len(nest.transposed) != 1 or nest.stages or nest.reductions or nest.saves:
+        return False
+    inner = [i for i in nest.items if nest.vector in i.axes]
+    work = sum(SCALARS[i.op].cost if isinstance(i, ssa.Operation) else 1 for i in inner)
+    # Stores are checked at two rows, which determine the alignment of all.
+    full_lines = all(
+        x.where is None
+        and coefficient(x.access.offset, nest.vector or "") == 1
+        and coefficient(x.access.offset, nest.order[-2]) is not None
+        and s.phase.dtypes[x.access.buffer].itemsize * s.lanes == CACHE_LINE
+        for x in nest.stores
+    )
+    return full_lines and not nest.transposed[0].access.limits and work <= MAX_WORK

@@ -31,7 +31,7 @@ from smelt.frontends.array.evaluate_pending import (
 from smelt.frontends.array.memory import Buffer, copy_in_order
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.operators import Operators
-from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.scope import Scope, shape_of
 from smelt.frontends.array.subscript import SliceRange, get, get_simple, hashable_key
 from smelt.frontends.array.value import (
     STATE,
@@ -44,7 +44,7 @@ from smelt.frontends.array.value import (
     private_data,
     record,
 )
-from smelt.frontends.array.views import flip, permute, reshape, shape_of
+from smelt.frontends.array.views import flip, permute, reshape
 from smelt.ops.create import Input
 from smelt.ops.view import Expand, Flip, Permute, Reshape, Slice, View
 from smelt.python.dataclass import dataclass

@@ -67,6 +67,7 @@ from smelt.frontends.array.promote import (
     number,
     user_follows_numpy,
 )
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.subscript import (
     VIEWING,
     copied_elements,
@@ -88,7 +89,7 @@ from smelt.frontends.array.value import (
     private_data,
     unshared_node,
 )
-from smelt.frontends.array.views import permute, shape_of
+from smelt.frontends.array.views import permute
 from smelt.ops.create import Constant
 from smelt.python.imports import fork_safe_import
 from smelt.python.origin import Origin

@@ -27,6 +27,7 @@ from smelt.errors import DTypeError, IndexRangeError
 from smelt.frontends.array.families import BINARY, UNARY, align
 from smelt.frontends.array.numpy_hints import missing_attribute
 from smelt.frontends.array.promote import cast, number
+from smelt.frontends.array.scope import scope_of, shape_of
 from smelt.frontends.array.subscript import (
     SELECT,
     IndexArray,
@@ -51,7 +52,7 @@ from smelt.frontends.array.subscript import (
 )
 from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, record
-from smelt.frontends.array.views import expand, flip, pad, permute, reshape, scope_of, shape_of
+from smelt.frontends.array.views import expand, flip, pad, permute, reshape
 from smelt.ops.create import Iota
 from smelt.ops.index import Scatter
 from smelt.types.dtype import DType, bool_, i64

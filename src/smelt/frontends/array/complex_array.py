@@ -35,11 +35,10 @@ from smelt.frontends.array.operators import (
     keep_order,
 )
 from smelt.frontends.array.promote import cast, follows_numpy, number
-from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.scope import Scope, shape_of
 from smelt.frontends.array.subscript import plain_key
 from smelt.frontends.array.tree import register_pair
 from smelt.frontends.array.value import STATE, Buffer, Value, copied, is_at_once, leaf
-from smelt.frontends.array.views import shape_of
 from smelt.types.dtype import DType, c64, c128, f32, f64, from_numpy, promote
 
 PART_OF: Final[dict[DType, DType]] = {c64: f32, c128: f64}

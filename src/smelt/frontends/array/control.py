@@ -36,11 +36,11 @@ from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.convert import from_host
 from smelt.frontends.array.number import Number, Size, as_dim, is_integral
 from smelt.frontends.array.promote import cast, default_value, number
-from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.scope import Scope, shape_of
 from smelt.frontends.array.sizes import Sizes, rebuild_node
 from smelt.frontends.array.tree import Tree, flatten, paths, unflatten
 from smelt.frontends.array.value import STATE, Value, constant, follow, intern, record
-from smelt.frontends.array.views import expand, shape_of
+from smelt.frontends.array.views import expand
 from smelt.graph import build
 from smelt.graph.bounds_checks import collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.generalize_shapes import generalize

@@ -31,9 +31,10 @@ from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.number import Number, Scalar, as_dim, dims, is_integral, user_dim
 from smelt.frontends.array.operators import value_of_lists
 from smelt.frontends.array.promote import cast, default_value, number
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.subscript import SELECT
 from smelt.frontends.array.value import STATE, Value, copied, leaf, record
-from smelt.frontends.array.views import expand, reshape, shape_of
+from smelt.frontends.array.views import expand, reshape
 from smelt.ops.create import Iota
 from smelt.ops.view import Expand
 from smelt.python.imports import fork_safe_import

@@ -21,9 +21,10 @@ from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.linalg import diagonal
 from smelt.frontends.array.product import contract
 from smelt.frontends.array.promote import cast, common
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.statistical import sum as total
 from smelt.frontends.array.value import Value
-from smelt.frontends.array.views import permute, reshape, shape_of
+from smelt.frontends.array.views import permute, reshape
 from smelt.types.expr import Index, evaluate
 
 DOTS = "..."

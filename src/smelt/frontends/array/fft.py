@@ -23,8 +23,9 @@ from smelt.frontends.array.creation import arange, zeros
 from smelt.frontends.array.dtypes import DTypeLike, astype, lookup_dtype
 from smelt.frontends.array.library import call, call_stacked, joined, stacked, with_extern_errors
 from smelt.frontends.array.promote import cast
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.value import STATE, Buffer
-from smelt.frontends.array.views import as_integer, axes_of, axis_list, axis_of, shape_of
+from smelt.frontends.array.views import as_integer, axes_of, axis_list, axis_of
 from smelt.ops.extern import Extern, ExternRow, register
 from smelt.ops.spec import Adjoint, Cotangents, V
 from smelt.ops.view import Slice

@@ -46,13 +46,14 @@ from smelt.frontends.array.manipulation import (
 from smelt.frontends.array.numpy_hints import missing_names
 from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.reduction import cast_to_float
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.statistical import count_nonzero
 from smelt.frontends.array.statistical import max as greatest
 from smelt.frontends.array.statistical import min as least
 from smelt.frontends.array.statistical import sum as total
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value
-from smelt.frontends.array.views import axes_of, axis_of, expand, reshape, shape_of, take_range
+from smelt.frontends.array.views import axes_of, axis_of, expand, reshape, take_range
 from smelt.types.dtype import f64, i64
 from smelt.types.expr import Index, add, product
 from smelt.types.tensor import Shape, TensorType, broadcast_shapes

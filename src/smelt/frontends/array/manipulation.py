@@ -28,17 +28,11 @@ from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import align
 from smelt.frontends.array.number import as_dim, dims, is_integral
+from smelt.frontends.array.scope import scope_of, shape_of
 from smelt.frontends.array.subscript import take
 from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, copied, leaf
-from smelt.frontends.array.views import (
-    axes_of,
-    axis_list,
-    axis_of,
-    pin_dimensions,
-    shape_of,
-    take_range,
-)
+from smelt.frontends.array.views import axes_of, axis_list, axis_of, pin_dimensions, take_range
 from smelt.types.expr import Index, add, mod, mul, sub
 from smelt.types.tensor import Shape, broadcast_shapes
 
@@ -251,7 +245,7 @@ def _roll(x: Value, steps: Index, axis: int) -> Value:
     n = shape[axis]
     if n == 0:
         return x
-    scope = views.scope_of(x, (steps,))
+    scope = scope_of(x, (steps,))
     if scope is None or (isinstance(n, int) and isinstance(steps, int)):
         offset: Index = mod(steps, n)
     else:  # a shift below the size, the usual case, stays symbolic

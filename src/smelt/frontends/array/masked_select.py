@@ -27,6 +27,7 @@ from smelt.errors import ShapeError, TracerError
 from smelt.frontends.array.assign import cast_same_kind
 from smelt.frontends.array.families import ARITHMETIC, BINARY, COMPARISONS, UNARY
 from smelt.frontends.array.operators import operand
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.subscript import (
     SELECT,
     check_mask_fits,
@@ -35,7 +36,7 @@ from smelt.frontends.array.subscript import (
     unknown_count_error,
 )
 from smelt.frontends.array.value import STATE, Value, record
-from smelt.frontends.array.views import expand, reshape, shape_of
+from smelt.frontends.array.views import expand, reshape
 from smelt.ops.create import Input
 
 _UNARY = {"neg": "negative", "abs": "abs", "invert": "bitwise_invert"}

@@ -28,13 +28,14 @@ from smelt.frontends.array.linalg import matmul
 from smelt.frontends.array.manipulation import flip, moveaxis, reshape
 from smelt.frontends.array.number import Number, as_dim
 from smelt.frontends.array.promote import common
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.searching import COUNT_LIMIT, searchsorted, take
 from smelt.frontends.array.segments import bincount
 from smelt.frontends.array.sorting import sort
 from smelt.frontends.array.spatial import conv
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import STATE, Value
-from smelt.frontends.array.views import axis_of, shape_of
+from smelt.frontends.array.views import axis_of
 from smelt.frontends.array.windows import pad_with_mode
 from smelt.types.dtype import bool_, f64, i64
 

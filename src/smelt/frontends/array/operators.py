@@ -44,6 +44,7 @@ from smelt.frontends.array.promote import (
     has_numpys_rules,
     number,
 )
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.value import (
     STATE,
     Value,
@@ -53,7 +54,7 @@ from smelt.frontends.array.value import (
     leaf,
     private_data,
 )
-from smelt.frontends.array.views import concat, reshape, shape_of
+from smelt.frontends.array.views import concat, reshape
 from smelt.types.dtype import DType, counterpart
 
 _NUMBERS = frozenset({bool, int, float})

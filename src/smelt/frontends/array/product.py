@@ -19,18 +19,11 @@ from functools import lru_cache
 from smelt.errors import AxisError, DTypeError, ShapeError
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast, common, has_numpys_rules
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.sizes import mismatch
 from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import Value, record
-from smelt.frontends.array.views import (
-    as_integer,
-    axes_of,
-    axis_list,
-    axis_of,
-    permute,
-    reshape,
-    shape_of,
-)
+from smelt.frontends.array.views import as_integer, axes_of, axis_list, axis_of, permute, reshape
 from smelt.ops.contract import Contract
 from smelt.types.dtype import DType, bool_, i64
 from smelt.types.expr import Index, axis

@@ -12,9 +12,10 @@ from __future__ import annotations
 from smelt.errors import ShapeError
 from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.promote import cast
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.trace_cache import cache_trace
 from smelt.frontends.array.value import STATE, Value, constant, record
-from smelt.frontends.array.views import reshape, shape_of
+from smelt.frontends.array.views import reshape
 from smelt.ops.combine import COMBINES
 from smelt.ops.create import SizeOf
 from smelt.ops.reduce import Reduce

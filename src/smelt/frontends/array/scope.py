@@ -389,6 +389,19 @@ class Scope(Sizes):
         return True
 
 
+def scope_of(x: Value, *shapes: Shape) -> Scope | None:
+    """Return the recording that an operator on `x` with these sizes belongs to."""
+    if x.scope is not None:
+        return x.scope
+    symbolic = any(not isinstance(d, int) for shape in shapes for d in shape)
+    return STATE.scope if symbolic else None
+
+
+def shape_of(x: Value) -> Shape:
+    """Return the shape in terms of the unbound symbols."""
+    return x.type.shape if x.scope is None else x.scope.shape(x.type.shape)
+
+
 def _count(x: Value) -> int:
     return prod(n for n in x.type.shape if isinstance(n, int))
 

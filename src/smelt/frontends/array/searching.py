@@ -32,11 +32,12 @@ from smelt.frontends.array.families import BINARY, UNARY, align
 from smelt.frontends.array.library import call, check_extern_allowed, seems_sorted
 from smelt.frontends.array.promote import cast, common, number
 from smelt.frontends.array.reduction import reduce_axes
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.subscript import SELECT, holds, resolve_positions
 from smelt.frontends.array.subscript import take as gather
 from smelt.frontends.array.trace_cache import cache_trace_in_recording
 from smelt.frontends.array.value import STATE, Buffer, Value, leaf, record
-from smelt.frontends.array.views import axes_of, axis_of, expand, reshape, shape_of, take_range
+from smelt.frontends.array.views import axes_of, axis_of, expand, reshape, take_range
 from smelt.types.dtype import i32, i64
 from smelt.types.expr import Index
 

@@ -23,6 +23,7 @@ from smelt.frontends.array.families import BINARY
 from smelt.frontends.array.number import as_dim
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.reduction import cast_to_float, reduce_axes
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.subscript import (
     check_axis_not_empty,
     holds,
@@ -30,7 +31,7 @@ from smelt.frontends.array.subscript import (
     resolve_positions,
 )
 from smelt.frontends.array.value import STATE, Value, record
-from smelt.frontends.array.views import expand, reshape, shape_of, take_range
+from smelt.frontends.array.views import expand, reshape, take_range
 from smelt.knobs import ROUNDING
 from smelt.ops.combine import COMBINES
 from smelt.ops.index import Scatter

@@ -49,12 +49,13 @@ from smelt.frontends.array.manipulation import concat, stack
 from smelt.frontends.array.number import as_dim, is_integral
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.reduction import size_value
+from smelt.frontends.array.scope import scope_of, shape_of
 from smelt.frontends.array.searching import concrete_elements, take_along_axis
 from smelt.frontends.array.statistical import max as greatest
 from smelt.frontends.array.statistical import min as least
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Buffer, Value, leaf
-from smelt.frontends.array.views import axis_of, reshape, scope_of, shape_of, take_range
+from smelt.frontends.array.views import axis_of, reshape, take_range
 from smelt.graph.ir import Node
 from smelt.ops.combine import COMBINES
 from smelt.ops.elementwise import Map

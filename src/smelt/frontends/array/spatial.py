@@ -32,18 +32,11 @@ from smelt.frontends.array.promote import cast, common
 from smelt.frontends.array.reduction import cast_to_float as wide_of
 from smelt.frontends.array.reduction import mean as average
 from smelt.frontends.array.reduction import reduce_axes
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.searching import take
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value, record
-from smelt.frontends.array.views import (
-    expand,
-    flip,
-    pad,
-    permute,
-    pin_dimensions,
-    reshape,
-    shape_of,
-)
+from smelt.frontends.array.views import expand, flip, pad, permute, pin_dimensions, reshape
 from smelt.frontends.array.windows import (
     Windows,
     check_fit,

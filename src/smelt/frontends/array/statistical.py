@@ -20,9 +20,10 @@ from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast, default_value
 from smelt.frontends.array.reduction import cast_to_float, reduce_axes, variance
 from smelt.frontends.array.reduction import mean as mean_of
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value, record
-from smelt.frontends.array.views import axes_of, axis_of, concat, expand, shape_of, take_range
+from smelt.frontends.array.views import axes_of, axis_of, concat, expand, take_range
 from smelt.ops.reduce import Scan
 from smelt.types.dtype import bool_, i64
 from smelt.types.expr import sub

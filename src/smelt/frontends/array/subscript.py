@@ -37,7 +37,7 @@ from smelt.frontends.array.evaluate_pending import evaluate
 from smelt.frontends.array.families import BINARY, align
 from smelt.frontends.array.number import Number, Scalar, Size, as_dim
 from smelt.frontends.array.promote import cast
-from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.scope import Scope, scope_of, shape_of
 from smelt.frontends.array.trace_cache import cache_trace, cache_trace_in_recording
 from smelt.frontends.array.value import (
     RANGES,
@@ -49,15 +49,7 @@ from smelt.frontends.array.value import (
     leaf,
     record,
 )
-from smelt.frontends.array.views import (
-    as_integer,
-    flip,
-    permute,
-    reshape,
-    scope_of,
-    shape_of,
-    take_range,
-)
+from smelt.frontends.array.views import as_integer, flip, permute, reshape, take_range
 from smelt.graph.bounds import is_in_bounds
 from smelt.knobs import BOUNDS_CHECK
 from smelt.ops.create import SizeOf

@@ -32,10 +32,10 @@ from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.control import Step, record_step, result_value
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.promote import number
-from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.scope import Scope, shape_of
 from smelt.frontends.array.tree import LEAF, Tree, flatten, paths, unflatten
 from smelt.frontends.array.value import STATE, Value, constant, follow, identity_copy, record
-from smelt.frontends.array.views import as_integer, axis_list, axis_of, expand, permute, shape_of
+from smelt.frontends.array.views import as_integer, axis_list, axis_of, expand, permute
 from smelt.graph.batch import Batch
 from smelt.graph.ir import Node
 from smelt.graph.loop import with_sizes

@@ -20,25 +20,12 @@ import numpy as np
 
 from smelt.errors import ArgumentError, AxisError, ShapeError, SmeltError
 from smelt.frontends.array.promote import cast, common
-from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.scope import Scope, scope_of, shape_of
 from smelt.frontends.array.trace_cache import cache_trace
-from smelt.frontends.array.value import STATE, Value, record
+from smelt.frontends.array.value import Value, record
 from smelt.ops.view import Concat, Expand, Flip, Pad, Permute, Reshape, Slice, split_groups
 from smelt.types.expr import Index, evaluate, floordiv, product, text
 from smelt.types.tensor import Shape, shape_text
-
-
-def scope_of(x: Value, *shapes: Shape) -> Scope | None:
-    """Return the recording that an operator on `x` with these sizes belongs to."""
-    if x.scope is not None:
-        return x.scope
-    symbolic = any(not isinstance(d, int) for shape in shapes for d in shape)
-    return STATE.scope if symbolic else None
-
-
-def shape_of(x: Value) -> Shape:
-    """Return the shape in terms of the unbound symbols."""
-    return x.type.shape if x.scope is None else x.scope.shape(x.type.shape)
 
 
 def pin_dimensions(x: Value, dims: Sequence[int]) -> tuple[int, ...]:

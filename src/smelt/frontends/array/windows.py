@@ -20,9 +20,10 @@ from smelt.errors import ArgumentError, ShapeError
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.manipulation import broadcast_to, concat, flip
 from smelt.frontends.array.number import user_dim
+from smelt.frontends.array.scope import shape_of
 from smelt.frontends.array.subscript import holds
 from smelt.frontends.array.value import Value, record
-from smelt.frontends.array.views import pad, shape_of, take_range
+from smelt.frontends.array.views import pad, take_range
 from smelt.ops.view import Window
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import add, floordiv, sub

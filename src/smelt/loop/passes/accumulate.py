@@ -16,7 +16,8 @@ func f(x: f32[n], y: out f32[1]; n)
 The mode of a carry decides: `pairs` adds halves of a vector before they are widened, `two_sum`
 carries the rounding errors (Knuth). Loops around a fold run in order from then on.
 
-Where lanes of vectors are folded into one lane of `argmax` or `argmin`, positions ascend: few
+Sums that wait in arrays have their errors in others. Where lanes of vectors are folded into one
+lane of `argmax` or `argmin`, positions ascend: few
 vectors have an element above the best one so far, and only these look for it.
 
 >>> module = parse('''
@@ -51,7 +52,8 @@ func f(x: i32[n], y: out i64[1]; n)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
@@ -59,12 +61,17 @@ from smelt.loop.env import Type, type_of, types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.remainder import halves
 from smelt.loop.passes.thread_state import Key, ThreadState
+from smelt.loop.reduce_rows import reduce_rows
 from smelt.loop.steps import Pair, better, exact, join_sums, no_gain, two_sum
-from smelt.loop.walk import Body, Names, operands, statements, with_func_body
+from smelt.loop.walk import Body, Names, fresh, operands, statements, with_func_body
 from smelt.ops.combine import COMBINES
-from smelt.types.dtype import f64, i64
+from smelt.types.dtype import f64
 
 __all__ = ["Module", "accumulate"]
+
+
+MAX_COPIED_VECTORS = 8
+"""Maximum vectors of rows whose first one is copied."""
 
 
 def accumulate(func: ir.Func) -> ir.Func:
@@ -86,13 +93,25 @@ class _Accumulate(ThreadState):
         self.carries = {c.name: c for s in loops for c in s.carry if c.combine}
         folds = (s for s in statements(func.body) if isinstance(s, ir.Fold) and s.position)
         self.barred = {
-            s.name for s in folds if type_of(s.value, self.env) != self.env.values[s.name]
+            s.name
+            for s in folds
+            if type_of(s.value, self.env).lanes > self.env.values[s.name].lanes
         }
         """Carries whose lane takes those of vectors: they have a bar that few of them pass."""
         self.bars: dict[ir.Value, ir.Value] = {}
         """The bars of values that loops carry."""
         self.pairs: dict[str, Pair] = {}
         """Vectors of sums, and of their errors, by the name of both."""
+        wide = (c for c in self.carries.values() if self.env.values[c.name].lanes > 1)
+        self.sums = {c.name for c in wide if c.mode == "two_sum"}
+        """Names of vectors of sums that have errors."""
+        self.errors: dict[str, str] = {}
+        self.errors = self._pair_arrays(func)
+        """Arrays for errors, by the name of that for sums."""
+        self.unfolded: set[str] = set()
+        """Carries that have no element yet."""
+        self.best: dict[tuple[str, tuple[ir.Value, ...]], ir.Value] = {}
+        """The best values of vectors whose positions are joined, by operator and vectors."""
 
     def changes(self, body: Iterable[ir.Statement]) -> list[Key]:
         folded = [s.name for s in statements(body) if isinstance(s, ir.Fold)]
@@ -111,8 +130,16 @@ class _Accumulate(ThreadState):
                 return (self.thread_branch(s),)
             case ir.Fold(name, value, position):
                 return self._fold(self.carries[name], value, position)
-            case ir.Let(name, ir.Across("sum", (arg,))) if self._is_pair(arg):
-                return self._across(name, arg)
+            case ir.Let(name, ir.Across("sum", args) as v) if all(map(self._is_pair, args)):
+                return self._across(name, v)
+            case ir.Let(name, ir.Across("argmax" | "argmin") as v):
+                return self._across(name, v)
+            case ir.Let(name, ir.Across(combine, args)) if (combine, args) in self.best:
+                return (ir.Let(name, self.best[combine, args]),)
+            case ir.Alloc(name) if name in self.errors:
+                return s, replace(s, name=self.errors[name])
+            case ir.Store(place) if place.buffer in self.errors:
+                return self._pair_stores(s)
             case ir.Let(name, value) if self._is_pair(value):
                 out: list[ir.Statement] = []
                 self.pairs[name] = self._pair(value, out)
@@ -120,13 +147,32 @@ class _Accumulate(ThreadState):
             case _:
                 return (self.rebuild(s),)
 
-    # ---- vectors of sums with their errors -----------------------------------------------------
+    # ---- lanes of pairs ------------------------------------------------------------------------
+
+    def _pair_arrays(self, func: ir.Func) -> dict[str, str]:
+        """Return the names of arrays for the errors of sums that wait in arrays."""
+        arrays: dict[str, str] = {}
+        for s in statements(func.body):
+            match s:
+                case ir.Let(name, value) if self._is_pair(value):
+                    self.sums.add(name)
+                case ir.Store(place, value) if self._is_pair(value):
+                    arrays.setdefault(place.buffer, self.new_names.new(place.buffer))
+                case _:
+                    pass
+        return arrays
 
     def _is_pair(self, v: ir.Value) -> bool:
-        is_sum = isinstance(v, ir.Apply) and v.op == "add"
-        return (isinstance(v, ir.Ref) and v.name in self.pairs) or (
-            (is_sum or isinstance(v, ir.Shuffle)) and all(map(self._is_pair, operands(v)))
-        )
+        """Return whether a value is a vector of sums with their errors."""
+        match v:
+            case ir.Ref(name):
+                return name in self.sums
+            case ir.Load(place):
+                return place.buffer in self.errors
+            case ir.Shuffle() | ir.Apply("add"):
+                return all(map(self._is_pair, operands(v)))
+            case _:
+                return False
 
     def _pair(self, v: ir.Value, out: list[ir.Statement]) -> Pair:
         """Return sums and their errors; adds to `out` what computes them."""
@@ -137,19 +183,79 @@ class _Accumulate(ThreadState):
             case ir.Apply(_, (first, second)):
                 pairs = self._pair(first, out), self._pair(second, out)
                 return join_sums(*pairs, lambda v: self._bound(v, out))
+            case ir.Load(place):
+                load = self.value(v)
+                assert isinstance(load, ir.Load)
+                error = replace(load.place, buffer=self.errors[place.buffer])
+                return self._bound(load, out), self._bound(ir.Load(error), out)
             case _:
                 assert isinstance(v, ir.Ref), v
                 return self.pairs[v.name]
 
-    def _across(self, name: str, vector: ir.Value) -> Body:
-        """Return the sum of all lanes, halves with halves."""
+    def _pair_stores(self, s: ir.Store) -> Body:
+        """Return the stores of sums and of their errors, or of zeros."""
         out: list[ir.Statement] = []
-        lanes = type_of(vector, self.env).lanes
-        while lanes > 1:
+        plain = self.rebuild(s)
+        assert isinstance(plain, ir.Store)
+        error = replace(plain.place, buffer=self.errors[s.place.buffer])
+        pair = self._pair(s.value, out) if self._is_pair(s.value) else (plain.value, plain.value)
+        places = plain.place, error
+        return *out, *(ir.Store(p, v) for p, v in zip(places, pair, strict=True))
+
+    def _across(self, name: str, v: ir.Across) -> Body:
+        """Return the sum of all lanes, or the position of the best one, row by row."""
+        out: list[ir.Statement] = []
+        if v.combine == "sum":
+            rows = [self._pair(x, out) for x in v.args]
+        else:
+            count = len(v.args) // 2
+            args = [self._bound(self.value(x), out) for x in v.args]
+            rows = [*zip(args[:count], args[count:], strict=True)]
+
+        def join(low: Pair, high: Pair) -> Pair:
+            if v.combine == "sum":
+                return join_sums(low, high, lambda x: self._bound(x, out))
+            value, at = better(v.combine, high, low)
+            assert isinstance(value, ir.Apply) and isinstance(at, ir.Apply)
+            takes = self._bound(value.args[0], out)  # of both
+            first, second = (ir.Apply("select", (takes, *x.args[1:])) for x in (value, at))
+            return self._bound(first, out), self._bound(second, out)
+
+        lanes = type_of(v.args[0], self.env).lanes
+        nbytes = max(type_of(x, self.env).dtype.itemsize for x in v.args)
+        value, at = self._joined(rows, (lanes, nbytes), join, out)
+        if v.combine == "sum":
+            return (*out, ir.Let(name, exact(value, at)))
+        self.best[COMBINES[v.combine].winner, v.args[: len(rows)]] = value
+        return (*out, ir.Let(name, at))
+
+    def _joined(
+        self,
+        rows: list[Pair],
+        size: tuple[int, int],
+        join: Callable[[Pair, Pair], Pair],
+        out: list[ir.Statement],
+    ) -> Pair:
+        """Join the lanes of each row, halves with halves: as many rows as lanes, or one.
+
+        `size` is the lanes, and the bytes of the widest element.
+        """
+        lanes, nbytes = size
+
+        def part(v: ir.Value, k: int, count: int) -> ir.Value:
+            return ir.Shuffle((v,), "permute", tuple(range(k * count, (k + 1) * count)))
+
+        def shuffle(first: Pair, second: Pair, table: list[int]) -> Pair:
+            both = zip(first, second, strict=True)
+            total, other = (ir.Shuffle(x, "permute", tuple(table)) for x in both)
+            return self._bound(total, out), self._bound(other, out)
+
+        first, second = rows[0] if len(rows) == 1 else reduce_rows(rows, nbytes, shuffle, join)
+        while len(rows) == 1 and lanes > 1:
             lanes //= 2
-            self.pairs[name] = self._pair(halves(vector, lanes, "sum"), out)
-            vector = ir.Ref(name)
-        return (*out, ir.Let(name, exact(*self.pairs.pop(name))))
+            low, high = ((part(first, k, lanes), part(second, k, lanes)) for k in (0, 1))
+            first, second = join(low, high)
+        return first, second
 
     def _bound(self, value: ir.Value, out: list[ir.Statement]) -> ir.Value:
         out.append(ir.Let(name := self.new_names.new("t"), value))
@@ -158,6 +264,7 @@ class _Accumulate(ThreadState):
     def _loop(self, s: ir.For) -> Body:
         named: dict[Key, str] = {}
         before: list[ir.Statement] = []
+        first = self._first(s)
         after: list[ir.Statement] = []
         for c in (c for c in s.carry if c.combine):
             dtype, lanes = self.env.values[c.name]
@@ -166,7 +273,7 @@ class _Accumulate(ThreadState):
             self.state[c.name, 0] = init if same else ir.cast(init, dtype)
             named[c.name, 0] = c.name
             if c.start is not None:
-                self.types[c.name, 1] = Type(i64, lanes)
+                self.types[c.name, 1] = self.env.values[c.position]
                 self.state[c.name, 1] = self.value(c.start)
                 named[c.name, 1] = c.position
                 if c.name in self.barred:
@@ -186,7 +293,27 @@ class _Accumulate(ThreadState):
                 else:
                     self.pairs[c.name] = ir.Ref(total), ir.Ref(error)
         free = tuple(c for c in s.carry if not c.combine)
+        if first:
+            self.unfolded = {c.name for c in s.carry}
+            before += self.body(first)
+            assert isinstance(s.low, int) and isinstance(s.step, int)
+            s = replace(s, low=s.low + s.step)
         return (*before, self.thread_loop(s, named, free), *after)
+
+    def _first(self, s: ir.For) -> Body:
+        """Return a copy of the body for the first of few vectors, in whose lanes all are best."""
+        if not (isinstance(s.low, int) and isinstance(s.high, int) and isinstance(s.step, int)):
+            return ()
+        few = s.step > 1 and s.low < s.high <= s.low + MAX_COPIED_VECTORS * s.step
+        if not few or not s.carry or any(c.mode not in ("lanes", "places") for c in s.carry):
+            return ()
+        if not all(isinstance(c.init, ir.Splat) and c.init.lanes == s.step for c in s.carry):
+            return ()
+        first = tuple(fresh(s.body, self.new_names, {s.var: s.low}))
+        for x in statements(first):
+            if isinstance(x, ir.Let):
+                self.env.values[x.name] = type_of(x.value, self.env)
+        return first
 
     def _fold(self, c: ir.Carry, value: ir.Value, position: ir.Value | None) -> Body:
         lanes = self.env.values[c.name].lanes
@@ -200,23 +327,24 @@ class _Accumulate(ThreadState):
             out.append(ir.Let(name, value))
             folded = Type(folded.dtype, folded.lanes // 2)
             value = halves(ir.Ref(name), folded.lanes, c.combine)
-        if c.mode != "own" and folded.dtype != f64:
+        if c.mode in ("f64", "pairs", "two_sum") and folded.dtype != f64:
             value = ir.cast(value, f64)
         if lanes % folded.lanes:
             raise LoopPassError(f"{folded.lanes} lanes are folded into {lanes} of {c.name}")
         partial = folded.lanes < lanes
         if partial:  # other lanes of the carry stay
-            table = tuple(k % folded.lanes for k in range(lanes))
-            wide = ir.Shuffle((value,), "permute", table)
-            value = ir.Splat(value, lanes) if folded.lanes == 1 else wide
+            value = _repeated(value, folded.lanes, lanes)
         old = self.state[key]
         if c.mode == "two_sum" or position is not None:
             name = self.new_names.new(c.name)
             out.append(ir.Let(name, value))
             value = self.read(key, name)
         if position is not None:
-            at = self.value(position)
-            new = better(c.combine, (value, at), (old, self.state[c.name, 1]))
+            at = _repeated(self.value(position), folded.lanes, lanes)
+            pair, best = (value, at), (old, self.state[c.name, 1])
+            new = better(c.combine, pair, best, in_order=c.mode == "lanes")
+            new = pair if c.name in self.unfolded else new
+            self.unfolded.discard(c.name)
         elif c.mode == "two_sum":
             new = two_sum(value, old, self.state[c.name, 1], lambda v: self._bound(v, out))
         else:
@@ -265,3 +393,10 @@ class _Accumulate(ThreadState):
         for key, name in zip(keys, results, strict=True):
             self.state[key] = self.read(key, name)
         return *out, ir.If(ir.Across(ir.ANY, (passes,)), tuple(then), other, tuple(results))
+
+
+def _repeated(value: ir.Value, count: int, lanes: int) -> ir.Value:
+    """Return a vector of more lanes that repeats one of `count` lanes."""
+    if count == 1 or count == lanes:
+        return value if count == lanes else ir.Splat(value, lanes)
+    return ir.Shuffle((value,), "permute", tuple(k % count for k in range(lanes)))

@@ -53,8 +53,10 @@ from smelt.loop.walk import (
     Names,
     Rewriter,
     bound,
+    fresh,
     rename,
     replace_loop,
+    statements,
     substitute,
     substitute_index,
 )
@@ -71,6 +73,7 @@ __all__ = [
     "skew_of",
     "store_if_aligned",
     "store_past",
+    "store_tile_if_aligned",
 ]
 
 PIECE = 16
@@ -186,6 +189,37 @@ def store_if_aligned(
         return (ir.If(test, past, side(other), tuple(c.name for c in s.carry)),)
 
     return stores.with_skews(replace_loop(func, var, change)), (aligned, other)
+
+
+def store_tile_if_aligned(
+    func: ir.Func, row: str, column: str, side: int, arrays: Collection[str]
+) -> tuple[ir.Func, tuple[str, str]]:
+    """Store past the caches a tile of whole squares whose rows begin at cache lines.
+
+    Returns the variables of the loops that do. Raises LoopPassError if the inner loop does not
+    store at indices.
+    """
+    names, stores = Names(func), _Stores(func, arrays)
+    aligned = row, column
+
+    def change(outer: ir.For) -> Body:
+        nonlocal aligned
+        (inner,) = outer.body
+        assert isinstance(inner, ir.For)
+        # The beginnings of two rows say where all of them begin.
+        firsts = (
+            substitute_index(a, {row: at})
+            for a in stores.addresses(inner)
+            for at in (outer.low, add(outer.low, 1))
+        )
+        tests = [_is_multiple(sub(s.high, s.low), side) for s in (outer, inner)]
+        tests += [_is_multiple(a, ir.CACHE_LINE) for a in firsts]
+        past = store_past(fresh((outer,), names), arrays)
+        first, second = (s.var for s in statements(past) if isinstance(s, ir.For))
+        aligned = first, second
+        return (ir.If(_all(tests), past, (outer,)),)
+
+    return stores.with_skews(replace_loop(func, row, change)), aligned
 
 
 def store_past(body: Body, arrays: Collection[str], alignment: int = ir.CACHE_LINE) -> Body:

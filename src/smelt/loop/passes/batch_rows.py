@@ -7,7 +7,7 @@
 ...     m = across(max, x[4*i : 4])
 ...     z[i] = -m
 ... ''')
->>> print(text(Module("f", (batch_rows(module.funcs[0], "i", 4, 16),))))
+>>> print(text(Module("f", (batch_rows(module.funcs[0], "i", 4),))))
 func f(x: f32[n*4], z: out f32[n]; n)
   each i_1 in 0 .. n by 4
     alloc m_1: f32[16] in task
@@ -16,7 +16,8 @@ func f(x: f32[n*4], z: out f32[n]; n)
         m_1[k_1 : 4] = splat(0.0, 4)
     each i in i_1 .. min(i_1 + 4, n)
       m_1[i*4 - i_1*4 : 4] = x[i*4 : 4]
-    z[i_1 : 4 | prefix(n - i_1, 4)] = -across(max, m_1[0 : 4], m_1[4 : 4], m_1[8 : 4], m_1[12 : 4])
+    m_2 = across(max, m_1[0 : 4], m_1[4 : 4], m_1[8 : 4], m_1[12 : 4])
+    z[i_1 : 4 | prefix(n - i_1, 4)] = -m_2
 
 Halves of a vector have fewer useful lanes in each step; a batch fills them with other rows. A row's
 lanes are combined in the same order, so that its result does not depend on the rows beside it.
@@ -24,14 +25,16 @@ lanes are combined in the same order, so that its result does not depend on the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
-from smelt.loop.env import Env, Type, type_of, types_in
+from smelt.loop.env import type_of, types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.remainder import halves
+from smelt.loop.steps import better
 from smelt.loop.walk import (
     Body,
     Names,
@@ -52,11 +55,11 @@ from smelt.types.expr import Expr, Index
 __all__ = ["Module", "batch_rows"]
 
 
-def batch_rows(func: ir.Func, row: str, count: int, nbytes: int) -> ir.Func:
+def batch_rows(func: ir.Func, row: str, count: int) -> ir.Func:
     """Combine the lanes of `count` rows of the loop over `row` at once.
 
-    Each batch combines vectors of `nbytes`, or fewer. Raises LoopPassError if there are none, or a
-    result goes elsewhere than to the row's element of an array.
+    Raises LoopPassError if vectors have fewer lanes, or a result goes elsewhere than to the row's
+    element of an array.
     """
     env, names = types_in(func), Names(func)
 
@@ -65,25 +68,32 @@ def batch_rows(func: ir.Func, row: str, count: int, nbytes: int) -> ir.Func:
             raise LoopPassError(f"the loop over {row} carries something, or has steps")
         batch = ir.For(loop.kind, names.new(row), loop.low, loop.high, (), count)
         first = ir.variable(batch)
-        results = _results(loop, env, names, nbytes)
-        if not results or any(count % x.rows for x in results):
+        unread = [s for s in loop.body if _is_fold(s) and not _readers(s, loop)]
+        loop = replace(loop, body=tuple(s for s in loop.body if s not in unread))
+        results = _results(loop)
+        scratch = {x: names.new(r.name) for r in results for x in r.across.args}
+        types = {x: type_of(x, env) for x in scratch}
+        if not results or any(t.lanes < count for t in types.values()):
             raise LoopPassError(f"{count} rows of {row} have no whole vectors of results")
-        at = expr.sub(ir.variable(loop), first)
+        at = expr.mul(expr.sub(ir.variable(loop), first), count)
         inner: list[ir.Statement] = []
+        held: set[ir.Value] = set()
         for s in loop.body:
-            result = next((x for x in results if s in (x.across, x.store)), None)
+            result = next((x for x in results if s in (x.store, ir.Let(x.name, x.across))), None)
             if result is None:
                 inner.append(s)
-            elif s is result.across:
-                inner += _held(result, at, names)
+            elif s is not result.store and not held.issuperset(result.across.args):
+                places = [ir.Place(scratch[x], at, count) for x in result.across.args]
+                inner += _held(result.across, types[result.across.args[0]].lanes, places, names)
+                held.update(result.across.args)
         end = expr.minimum(expr.add(first, count), loop.high)
         rows = ir.For(loop.kind, row, first, end, tuple(inner))
         left = expr.sub(loop.high, first)
         few = ir.Apply("lt", (ir.position(left), ir.position(count)))
-        allocs = (ir.Alloc(x.scratch, x.type.dtype, count * x.rows, "task") for x in results)
-        clear = ir.If(few, tuple(_cleared(x, count, names) for x in results))
-        ends = (s for x in results for s in _ends(x, loop, first, count))
-        body = (*allocs, clear, rows, *ends)
+        arrays = [ir.Alloc(scratch[x], t.dtype, count * count, "task") for x, t in types.items()]
+        clear = ir.If(few, tuple(_cleared(x, count, names) for x in arrays))
+        ends = (s for x in results for s in _ends(x, scratch, loop, first, count, names))
+        body = (*arrays, clear, rows, *ends)
         return (ir.For(batch.kind, batch.var, batch.low, batch.high, body, count),)
 
     return replace_loop(func, row, change)
@@ -91,38 +101,40 @@ def batch_rows(func: ir.Func, row: str, count: int, nbytes: int) -> ir.Func:
 
 @dataclass(frozen=True, slots=True)
 class _Result:
-    """A fold's value: where it is bound and stored, and the scratch where its lanes wait.
+    """A fold's value: its name, the lanes that it combines, and where it is stored."""
 
-    `rows` are those that one vector has the results of, and the lanes that wait of each.
-    """
-
-    across: ir.Let
+    name: str
+    across: ir.Across
     store: ir.Store
-    scratch: str
-    type: Type
-    rows: int
 
 
-def _results(loop: ir.For, env: Env, names: Names, nbytes: int) -> list[_Result]:
+def _results(loop: ir.For) -> list[_Result]:
     """Return what a row combines lanes to."""
     results: list[_Result] = []
     read = {x.place.buffer for s in statements(loop.body) for x in loads(*values(s))}
     for s in loop.body:
         if not isinstance(s, ir.Let) or not isinstance(s.value, ir.Across):
             continue
-        readers = [t for t in loop.body if t is not s and s.name in reads(t)]
-        (arg, *others), store = s.value.args, readers[0] if len(readers) == 1 else None
-        if not isinstance(store, ir.Store) or names_in(store.value) != {s.name} or others:
+        readers = _readers(s, loop)
+        store = readers[0] if len(readers) == 1 else None
+        if not isinstance(store, ir.Store) or names_in(store.value) != {s.name}:
             raise LoopPassError(f"{s.name} is not just stored")
         place = store.place
         plain = not store.join and place.mask is None and place.lanes == 1
         plain = plain and isinstance(place.at, Expr) and place.buffer not in read
         if not plain or coefficient(_index(place), loop.var) != 1:
             raise LoopPassError(f"{s.name} is stored apart from the row before, or read")
-        kind = type_of(arg, env)
-        rows = min(kind.lanes, nbytes // kind.dtype.itemsize)
-        results.append(_Result(s, store, names.new(s.name), kind, rows))
+        results.append(_Result(s.name, s.value, store))
     return results
+
+
+def _is_fold(s: ir.Statement) -> bool:
+    return isinstance(s, ir.Let) and isinstance(s.value, ir.Across)
+
+
+def _readers(s: ir.Statement, loop: ir.For) -> list[ir.Statement]:
+    assert isinstance(s, ir.Let)
+    return [t for t in loop.body if t is not s and s.name in reads(t)]
 
 
 def _index(place: ir.Place) -> Index:
@@ -130,40 +142,53 @@ def _index(place: ir.Place) -> Index:
     return place.at
 
 
-def _held(result: _Result, at: Index, names: Names) -> Iterator[ir.Statement]:
-    """Yield the store of a row's lanes, as many as there are rows."""
-    assert isinstance(result.across.value, ir.Across)
-    combine, (value,), lanes = result.across.value.combine, result.across.value.args, result.rows
-    width = result.type.lanes
-    while width > lanes:
-        name, width = names.new(result.across.name), width // 2
-        yield ir.Let(name, value)
-        value = halves(ir.Ref(name), width, combine)
-    yield ir.Store(ir.Place(result.scratch, expr.mul(at, lanes), lanes), value)
+def _held(
+    across: ir.Across, width: int, places: Sequence[ir.Place], names: Names
+) -> Iterator[ir.Statement]:
+    """Yield the stores of a row's lanes, as many as there are rows."""
+    vectors = across.args
+    while width > places[0].lanes:
+        width //= 2
+        refs = [ir.Ref(names.new("t")) for _ in vectors]
+        yield from (ir.Let(x.name, v) for x, v in zip(refs, vectors, strict=True))
+        tables = tuple(range(width)), tuple(range(width, 2 * width))
+        if len(refs) == 1:
+            vectors = (halves(refs[0], width, across.combine),)
+        else:
+            low, high = (tuple(ir.Shuffle((x,), "permute", t) for x in refs) for t in tables)
+            vectors = better(across.combine, (high[0], high[1]), (low[0], low[1]))
+    yield from map(ir.Store, places, vectors)
 
 
-def _cleared(result: _Result, count: int, names: Names) -> ir.For:
+def _cleared(array: ir.Alloc, count: int, names: Names) -> ir.For:
     """Return a loop that defines the lanes of rows that may be missing."""
-    var, lanes = names.new("k"), result.rows
-    place = ir.Place(result.scratch, expr.axis(var, count * lanes), lanes)
-    zero = ir.Splat(ir.Const(0, result.type.dtype), lanes)
-    return ir.For("each", var, 0, count * lanes, (ir.Store(place, zero),), lanes)
+    var = names.new("k")
+    place = ir.Place(array.name, expr.axis(var, array.elements), count)
+    zero = ir.Splat(ir.Const(0, array.dtype), count)
+    return ir.For("each", var, 0, array.elements, (ir.Store(place, zero),), count)
 
 
-def _ends(result: _Result, loop: ir.For, first: Index, count: int) -> Iterator[ir.Statement]:
-    """Yield the stores of a batch's results, vector by vector."""
-    lanes, name = result.rows, result.across.name
-    assert isinstance(result.across.value, ir.Across)
-    for k in range(0, count, lanes):
-        begin = expr.add(first, k)
-        mask = ir.Prefix(expr.sub(loop.high, begin), lanes)
-        at = substitute_index(_index(result.store.place), {loop.var: begin})
-        places = (ir.Place(result.scratch, (k + r) * lanes, lanes) for r in range(lanes))
-        total = ir.Across(result.across.value.combine, tuple(map(ir.Load, places)))
-        old = ir.Ref(name), ir.position(ir.number(name))
-        swap = Rewriter(change=partial(_swap, old, total))
-        place = ir.Place(result.store.place.buffer, at, lanes, 1, mask)
-        yield ir.Store(place, swap.value(result.store.value))
+def _ends(
+    result: _Result,
+    scratch: Mapping[ir.Value, str],
+    loop: ir.For,
+    first: Index,
+    count: int,
+    names: Names,
+) -> Iterator[ir.Statement]:
+    """Yield what stores a batch's results, in a vector."""
+    mask = ir.Prefix(expr.sub(loop.high, first), count)
+    at = substitute_index(_index(result.store.place), {loop.var: first})
+    lanes = tuple(
+        ir.Load(ir.Place(scratch[x], r * count, count))
+        for x in result.across.args
+        for r in range(count)
+    )
+    old = ir.Ref(result.name), ir.position(ir.number(result.name))
+    yield ir.Let(name := names.new(result.name), ir.Across(result.across.combine, lanes))
+    swap = Rewriter(change=partial(_swap, old, ir.Ref(name)))
+    place = ir.Place(result.store.place.buffer, at, count, 1, mask)
+    yield ir.Store(place, swap.value(result.store.value))
 
 
 def _swap(old: tuple[ir.Value, ...], new: ir.Value, v: ir.Value) -> ir.Value:

@@ -195,7 +195,7 @@ class _Decide(Rewriter):
 
 
 def _answer(cond: ir.Value) -> bool | None:
-    """Return the value of a constant condition, of one lane or several; None if it varies."""
+    """Return the value of a constant condition; None if it varies."""
     match cond:
         case ir.Splat(ir.Const(value=holds, dtype=dtype)) if dtype == bool_:
             return bool(holds)

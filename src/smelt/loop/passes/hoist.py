@@ -79,7 +79,9 @@ class _Hoist(Rewriter):
 
     def _is_worth_a_name(self, v: ir.Value) -> bool:
         v = v.arg if isinstance(v, ir.Splat) else v
-        return not isinstance(v, ir.Const | ir.IndexValue | ir.Ref | ir.Lane | ir.Prefix)
+        return not isinstance(
+            v, ir.Const | ir.IndexValue | ir.Ref | ir.Lane | ir.LaneIndex | ir.Prefix
+        )
 
     def _may_move(self, v: ir.Value) -> bool:
         if not self.varying.isdisjoint(names_in(v)):

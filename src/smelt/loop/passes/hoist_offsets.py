@@ -64,7 +64,7 @@ class _Hoister:
 
     def _before(self, s: ir.For, lets: dict[Index, str]) -> tuple[list[ir.Let], ir.For]:
         """Return what is bound before a loop besides `lets`, and the loop."""
-        varying = {s.var, *bound((s,))}
+        varying = {ir.AT, s.var, *bound((s,))}
         new: list[ir.Let] = []
 
         def varies(a: Atom) -> bool:

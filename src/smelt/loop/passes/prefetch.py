@@ -111,11 +111,13 @@ def prefetch_rows(
 ) -> ir.Func:
     """Prefetch what the vectors in a loop over rows load `count` rows later.
 
+    Arrays that the function writes are left out: what it reads there is near.
     Masked vectors of rows that are `length` elements apart, one after another, are followed by what
     comes a page later. Raises LoopPassError if there is no such loop.
     """
     names, distances = Names(func), dict[Index, str]()
-    sizes = {p.name: p.dtype.itemsize for p in func.params}
+    written = {s.place.buffer for s in statements(func.body) if isinstance(s, ir.Store)}
+    sizes = {p.name: p.dtype.itemsize for p in func.params if p.name not in written}
 
     def ahead(place: ir.Place) -> Iterator[ir.Prefetch]:
         if place.lanes == 1 or not isinstance(place.at, Expr) or place.buffer not in sizes:

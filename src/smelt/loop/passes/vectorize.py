@@ -21,7 +21,7 @@ func f(x: f32[m*n], y: out f32[n]; n, m)
 
 Vectorizing `i` instead reads 16 rows at once, m elements apart. What does not vary stays a scalar.
 A fold of a loop around `j` takes vectors too, those of the tail apart if they are shorter.
-`argmax` and `argmin` keep one lane, which takes each lane of a vector.
+`argmax` and `argmin` keep one lane, which takes each lane of a vector, or all of them.
 Vectors that fill no cache lines are not stored past the caches.
 A scan combines the prefixes of each vector's lanes with the last lane before it:
 
@@ -77,6 +77,19 @@ func f(x: f32[n], y: out f32[1]; n)
   s = across(sum, s_3)
   y[0] = s
 
+Quotients along the vectors are one index expression for all lanes, whose `@` counts from the first
+lane's position; vectors begin at multiples of their lanes if the loop does:
+
+>>> module = parse('''
+... tile f(x: f32[], y: out f32[]; o, n)
+...   each i in 0 .. n
+...     y[i] = x[i//3 + o] + x[i//8]
+... ''')
+>>> print(text(Module("f", (vectorize(module.funcs[0], "i", 4, "whole"),))))
+tile f(x: f32[], y: out f32[]; o, n)
+  each i_1 in 0 .. n by 4
+    y[i_1 : 4] = x[lanes(i_1, 4 align 4; @//3 + o) : 4] + x[i_1//8 : 4 * 0]
+
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
 a remainder), `whole` (the length is a multiple), `masked` (all vectors are masked: what is left is
 short).
@@ -86,6 +99,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import gcd
 from typing import Literal, NoReturn, TypeAlias
 
 from smelt.errors import LoopPassError
@@ -126,13 +140,14 @@ Carries: TypeAlias = Mapping[str, ir.Carry]
 
 
 def vectorize(
-    func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0, group: int = 0
+    func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0, group: int = 0, align: int = 1
 ) -> ir.Func:
     """Run `lanes` iterations of the loop over `var` at once.
 
     Masked vectors have `rest` lanes, if that is less; folds then have as many from there on, and
     `pairs` have no more of them before. Before a `mask`, vectors of `group` lanes are whole, if
-    that is not 0, and masked ones have no more; both may fold into the first lanes only. Raises
+    that is not 0, and masked ones have no more; both may fold into the first lanes only. The loop
+    begins at a multiple of `align`. Raises
     LoopPassError if iterations are not independent, or hold what has no vector form.
     """
     env, names = types_in(func), Names(func)
@@ -142,20 +157,21 @@ def vectorize(
     folded = {*folds}
     owners = [s for s in loops if s.var != var and folded & {c.name for c in s.carry}]
     owners = [s for s in owners if inside and inside[0] in statements(s.body)]
-    outer = tuple(c for s in owners for c in s.carry if c.name in folded and not c.position)
+    outer = tuple(c for s in owners for c in s.carry if c.name in folded and not _is_single(c))
     every = [x.name for s in owners[:1] for x in statements(s.body) if isinstance(x, ir.Fold)]
     if any(every.count(c.name) > folds.count(c.name) for c in outer):
         _refuse(f"what the loop over {var} folds is folded outside of it too")
     firsts = {c.name: _renamed(_vector_carry(c, lanes, rest, env), names) for c in outer}
-    lasts = {c.name: _vector_carry(c, rest or lanes, rest, env) for c in outer}
+    lasts = {c.name: _tail_carry(c, lanes, rest, env) for c in outer}
     lasts = {
         n: firsts[n] if _lanes(c) == _lanes(firsts[n]) else _renamed(c, names)
         for n, c in lasts.items()
     }
 
     def change(loop: ir.For) -> Body:
-        best = tuple(c for s in owners for c in s.carry if c.name in folded and c.position)
+        best = tuple(c for s in owners for c in s.carry if c.name in folded and _is_single(c))
         _check(loop, env, {c.name for c in outer if tail == "mask"} | {c.name for c in best})
+        start = gcd(loop.low if isinstance(loop.low, int) else align, lanes)
         mid = loop.low if tail == "masked" else loop.high
         mid = mid if tail in ("masked", "whole") else whole_groups(loop, lanes)
         if tail == "none" and mid != loop.high:
@@ -165,19 +181,20 @@ def vectorize(
             scan = replace(loop, body=body)
 
             def widen(step: int, on: str) -> Body:
-                widened = Widen(scan, step, env, on, outer + best, names).body(body)
+                widened = Widen(scan, step, env, on, outer + best, names, start).body(body)
                 return _to(lasts if on else firsts, widened)
 
             return _in_order(scan, mid, lanes, tail, rest, env, names, widen)
         vector_carry = tuple(_vector_carry(c, lanes, rest, env) for c in loop.carry)
         head = replace(loop, kind="each", high=mid, step=lanes, carry=vector_carry, body=())
         out: list[ir.For] = []
-        if tail != "masked":
-            main = replace(head, body=_to(firsts, Widen(loop, lanes, env).body(body)))
+        if tail != "masked" and not (tail == "mask" and mid == loop.low):
+            widened = Widen(loop, lanes, env, align=start).body(body)
+            main = replace(head, body=_to(firsts, widened))
             out.append(copy_loop(main, names))
         last = out[:]
-        if group:
-            vectors = _to(firsts, Widen(loop, group, env).body(body))
+        if group and out:
+            vectors = _to(firsts, Widen(loop, group, env, align=start).body(body))
             carry = tuple(map(_continued, vector_carry, out[0].carry))
             part = replace(head, low=mid, step=group, carry=carry, body=vectors)
             part = replace(part, high=(mid := whole_groups(loop, group)))
@@ -186,12 +203,13 @@ def vectorize(
             last = [replace(part, carry=tuple(replace(c, init=x.init) for c, x in starts))]
         if tail in ("mask", "masked"):
             on, count = names.new("on"), rest or lanes
-            carry = tuple(_vector_carry(c, count, rest, env) for c in loop.carry)
+            carry = tuple(_tail_carry(c, lanes, rest, env) for c in loop.carry)
             if last:
                 carry = tuple(map(_continued, carry, last[0].carry))
             count = min(count, group or count)
             mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), count))
-            masked = (mask, *_to(lasts, Widen(loop, count, env, on, outer + best).body(body)))
+            widened = Widen(loop, count, env, on, outer + best, align=start).body(body)
+            masked = (mask, *_to(lasts, widened))
             end = replace(head, low=mid, high=loop.high, step=count, carry=carry, body=masked)
             out.append(copy_loop(end, names))
             last.append(out[-1])
@@ -227,7 +245,8 @@ def _to(carries: Carries, body: Body) -> Body:
 
 
 def _renamed(c: ir.Carry, names: Names) -> ir.Carry:
-    return replace(c, name=names.new(c.name))
+    position = names.new(c.position) if c.position else ""
+    return replace(c, name=names.new(c.name), position=position)
 
 
 def _in_order(
@@ -277,6 +296,8 @@ def _in_order(
 def _resumed(loop: ir.For, last: ir.For, ends: Sequence[ir.Value]) -> tuple[ir.Carry, ...]:
     """Return the carries of a loop that continues vectors, of which `last` had the last."""
     carries = zip(loop.carry, last.carry, ends, strict=True)
+    if any(c.position and not _is_single(c) for c in loop.carry):
+        _refuse("positions of lanes continue in no scalar")
     return tuple(_continued(c, x) if c.position else replace(c, init=end) for c, x, end in carries)
 
 
@@ -284,7 +305,7 @@ def _published(loop: ir.For, last: ir.For, ends: Sequence[ir.Value]) -> Iterator
     """Name the folds of a loop, and their positions, after the loops over vectors."""
     yield from (ir.Let(c.name, end) for c, end in zip(loop.carry, ends, strict=True))
     for c, x in zip(loop.carry, last.carry, strict=True):
-        if c.position:
+        if _is_single(c):
             yield ir.Let(c.position, ir.position(ir.number(x.position)))
 
 
@@ -320,13 +341,24 @@ def _only_runs(loop: ir.For) -> bool:
     return bool(loop.carry) and not stored & read
 
 
+def _is_single(c: ir.Carry) -> bool:
+    """Return whether one lane takes those of all vectors, with their positions."""
+    return c.position != "" and c.mode == "own"
+
+
 def _vector_carry(c: ir.Carry, lanes: int, rest: int, env: Env) -> ir.Carry:
-    if c.position:
+    if _is_single(c):
         return c
     start = ir.identity(c.combine, type_of(c.init, env).dtype)
     if c.mode == "pairs":
         lanes = min(lanes, rest or lanes // 2)
-    return replace(c, init=ir.Splat(start, lanes))
+    places = c.start if c.start is None else ir.Splat(c.start, lanes)
+    return replace(c, init=ir.Splat(start, lanes), start=places)
+
+
+def _tail_carry(c: ir.Carry, lanes: int, rest: int, env: Env) -> ir.Carry:
+    """Return the carry of masked vectors: positions have as many lanes as before."""
+    return _vector_carry(c, lanes if c.position else rest or lanes, rest, env)
 
 
 def _lanes(c: ir.Carry) -> int:
@@ -336,9 +368,12 @@ def _lanes(c: ir.Carry) -> int:
 
 def _continued(c: ir.Carry, before: ir.Carry) -> ir.Carry:
     """Return a carry that continues another one, if it has as many lanes."""
-    if c.position:
+    if _is_single(c):
         return replace(c, init=ir.Ref(before.name), start=ir.position(ir.number(before.position)))
-    return replace(c, init=ir.Ref(before.name)) if _lanes(c) == _lanes(before) else c
+    if _lanes(c) != _lanes(before):
+        return c
+    start = c.start if c.start is None else ir.Ref(before.position)
+    return replace(c, init=ir.Ref(before.name), start=start)
 
 
 def _ends(
@@ -351,6 +386,10 @@ def _ends(
         first, last = out[0].carry[k], out[-1].carry[k]
         total: ir.Value = ir.Ref(last.name)
         if c.position:
+            if not _is_single(c):
+                best = ir.Across(c.combine, (total, ir.Ref(last.position)))
+                lets.append(ir.Let(c.position, best))
+                total = ir.Across(COMBINES[c.combine].winner, (total,))
             ends.append(total)
             continue
         if first is not last and isinstance(last.init, ir.Splat):  # of its own lanes
@@ -407,9 +446,12 @@ class Widen(Rewriter):
         on: str = "",
         outer: tuple[ir.Carry, ...] = (),
         names: Names | None = None,
+        align: int = 1,
     ) -> None:
         super().__init__()
         self.loop, self.lanes, self.env = loop, lanes, env
+        self.align = gcd(align, lanes)
+        """A number that divides the positions at which vectors begin."""
         self.on: ir.Value | None = ir.Ref(on) if on else None
         self.varying = {loop.var}
         self.verdicts: dict[int, bool] = {}
@@ -466,9 +508,14 @@ class Widen(Rewriter):
                 _refuse(f"the loop over {self.loop.var} has vectors already")
 
     def _compared(self, v: ir.Apply) -> ir.Value | None:
-        """Return in which lanes a comparison holds that flips at one of them."""
+        """Return the lanes of a comparison that flips at one of them, or has quotients."""
         gap = gap_of(v)
-        if gap is None or (slope := self._slope(gap)) not in (1, -1):
+        if gap is None:
+            return None
+        slope = self._slope(gap)
+        if slope is None and self._only_loop_varies(gap):
+            return ir.Apply("le", (ir.position(0), self._lane_index(gap)))
+        if slope not in (1, -1):
             return None
         if slope == -1:
             return ir.Prefix(expr.add(gap, 1), self.lanes)
@@ -484,6 +531,8 @@ class Widen(Rewriter):
             if slope != 1:
                 step = ir.Apply("mul", (step, ir.position(slope)))
             return ir.Apply("add", (ir.position(e), step))
+        if self._only_loop_varies(e):
+            return self._lane_index(e)
         total: ir.Value | None = None
         for monomial, c in expr.terms_of(e):
             term: ir.Value = ir.position(
@@ -513,8 +562,15 @@ class Widen(Rewriter):
         slope = coefficient(self._first_lanes(e), self.loop.var)
         if slope is None or self._index_varies(slope):
             return None
-        others = any(a.name in self.varying and a.name != self.loop.var for a in expr.atoms(e))
-        return None if others else slope
+        return slope if self._only_loop_varies(e) else None
+
+    def _only_loop_varies(self, e: Index) -> bool:
+        return all(a.name not in self.varying or a.name == self.loop.var for a in expr.atoms(e))
+
+    def _lane_index(self, e: Index) -> ir.Value:
+        start = next(atom_index(a) for a in expr.atoms(e) if a.name == self.loop.var)
+        moved = expr.replace(e, {self.loop.var: ir.lane_variable(start)})
+        return ir.LaneIndex(moved, start, self.lanes, self.align)
 
     def _first_lanes(self, e: Index) -> Index:
         """Return an index without quotients that are equal in all lanes: vectors are whole groups.
@@ -526,20 +582,29 @@ class Widen(Rewriter):
         total: Index = 0
         for monomial, c in expr.terms_of(e):
             varying = [a for a in monomial if self._atom_varies(a)]
-            if len(varying) != 1 or not self._divides_groups(varying[0]):
+            step = self._step(varying[0]) if len(varying) == 1 else None
+            if step is None:
                 total = expr.add(total, expr.build({monomial: c}))
-            elif varying[0].kind == "%":
+            else:
                 fixed = expr.build({tuple(a for a in monomial if a != varying[0]): c})
-                total = expr.add(total, expr.mul(fixed, ir.variable(self.loop)))
+                total = expr.add(total, expr.mul(fixed, step))
         return total
 
-    def _divides_groups(self, a: Atom) -> bool:
-        """Return whether an atom divides the distance from the loop's start by whole vectors."""
-        if a.kind not in ("//", "%"):
-            return False
+    def _step(self, a: Atom) -> Index | None:
+        """Return 0 for what is equal in all lanes, the variable for what counts up.
+
+        A position is divided by whole vectors, or its distance from the loop's start, if vectors
+        begin there and not at their multiples; or all lanes divide the same number.
+        """
+        if a.kind not in ("//", "%") or self._index_varies(a.args[1]):
+            return None
         distance, divisor = a.args
-        start = expr.sub(ir.variable(self.loop), self.loop.low)
-        return distance == start and isinstance(divisor, int) and divisor % self.lanes == 0
+        position = ir.variable(self.loop)
+        starts = {expr.sub(position, self.loop.low)}
+        starts |= {position} if self.align == self.lanes else set()
+        if distance in starts and isinstance(divisor, int) and divisor % self.lanes == 0:
+            return 0 if a.kind == "//" else position
+        return None if self._index_varies(self._first_lanes(distance)) else 0
 
     def place(self, p: ir.Place) -> ir.Place:
         mask = None if p.mask is None else self.value(p.mask)
@@ -573,6 +638,10 @@ class Widen(Rewriter):
                 return (new,)
             case ir.Fold(name, value, position):
                 at = None if position is None else self._full(position)
+                carry = self.carries.get(name)
+                if at is not None and self.on is not None and carry and not _is_single(carry):
+                    assert carry.start is not None
+                    at = ir.Apply("select", (self.on, at, carry.start))
                 return (ir.Fold(name, self._folded(name, value), at),)
             case ir.Next(name, value):
                 return (ir.Next(name, self._full(value)),)

@@ -9,8 +9,8 @@ gathered vector is stored, and gathered again only when its offset changes:
 
 All lanes have a fixed stride, so that two vectors are equal if their first lanes are.
 
-    cached_gathers = cache_gathers(env, row, side)    # before a loop over k
-    read_cached(env, item, scope, m, read)                 # inside
+    cached_gathers = cache_gathers(env, row)        # before a loop over k
+    read_cached(env, item, scope, m, read)          # inside
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import I64, is_repeated, number
+from smelt.codegen.llvm.instructions.indexing import I64, is_repeated
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Load
@@ -30,25 +30,23 @@ NOWHERE = -(1 << 62)
 """An offset that no element has."""
 
 
-def cache_gathers(env: Environment, row: str, side: int = 0) -> dict[Item, CachedGather]:
+def cache_gathers(env: Environment, row: str) -> dict[Item, CachedGather]:
     """Allocate a cache for each load of a nest whose vectors consecutive rows share.
 
-    A loop over square tiles of `side` gets several adjacent vectors.  All are empty at first.
+    All are empty at first.
     """
-    b, caches, lanes, v = env.b, dict[Item, CachedGather](), env.s.lanes, env.nest.vector or ""
-    vectors_of = {n: max(side // n, 1) for n in {lanes, lanes * env.nest.unroll}}
+    b, caches, lanes = env.b, dict[Item, CachedGather](), env.s.lanes
     for item in env.items:
-        if item in env.nest.transposed or not _is_shared(env, item, row):
+        if not _is_shared(env, item, row):
             continue
         vectors = dict[int, tuple[Value, Value]]()
-        for count, slots in sorted(vectors_of.items()):
+        for count in sorted({lanes, lanes * env.nest.unroll}):
             kind = LLVMMachine(b, count, env.frame.target).register_type(item.dtype)
             with b.goto_entry_block():
-                address, offset = (b.alloca(t, size=number(slots)) for t in (kind, I64))
+                address, offset = (b.alloca(t) for t in (kind, I64))
             vectors[count] = address, offset
-            for k in range(slots):
-                b.store(I64(NOWHERE), _nth(b, offset, number(k), I64))
-        caches[item] = CachedGather(vectors, env.ranges[v][0] if side else None)
+            b.store(I64(NOWHERE), offset)
+        caches[item] = CachedGather(vectors)
     return caches
 
 
@@ -86,15 +84,8 @@ def read_cached(
         return read()
     cache, kind = env.cached_gathers[item], m.register_type(item.dtype)
     address, offset = cache.vectors[lanes.count]
-    if cache.low is not None:
-        nth = b.udiv(b.sub(lanes.base, cache.low), number(lanes.count))
-        address, offset = _nth(b, address, nth, kind), _nth(b, offset, nth, I64)
     current = scope.offset(access)
     with b.if_then(b.icmp_signed("!=", current, b.load(offset, typ=I64))):
         b.store(read(), address)
         b.store(current, offset)
     return b.load(address, typ=kind)
-
-
-def _nth(b: ir.IRBuilder, first: Value, nth: Value, kind: ir.Type) -> Value:
-    return b.gep(first, [nth], source_etype=kind)

@@ -7,7 +7,7 @@ no lane reads are not touched.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from smelt.codegen.llvm import ir
@@ -19,7 +19,7 @@ from smelt.codegen.llvm.access.memory import (
 )
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.registers import LINE, lane_numbers, table
+from smelt.codegen.llvm.instructions.registers import LINE, Isa, lane_numbers, table
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.loopir.periodic_index import PeriodicIndex, find_period
@@ -47,7 +47,7 @@ ONE_REGISTER = 8
 """Lanes of 32 bits that an AVX2 register permutes by positions in another one."""
 
 
-def can_permute(target: Target, lanes: int) -> bool:
+def can_permute(target: Isa, lanes: int) -> bool:
     """Return whether there are instructions that permute so many lanes of two registers freely."""
     return target.facts.permutes == "two registers" and lanes in KINDS
 
@@ -74,23 +74,34 @@ def lane_index(env: Environment, e: Index, scope: Scope) -> Value | None:
     period = lane_period(env, e, scope)
     if period is None or scope.lanes is None:
         return None
-    b, count = env.b, scope.lanes.count
-    base, phase = _base_and_offset(env, period, scope, 0)
+    return index_lanes(env.b, period, scope.lanes, env.index(period.first, scope))
+
+
+def index_lanes(b: ir.IRBuilder, period: PeriodicIndex, lanes: Lanes, first: Value) -> Value:
+    """Emit a periodic index in all lanes; `first` is its part without the axis."""
+    count = lanes.count
+    base, phase = _base_and_offset(b, period, lanes, first, 0)
     offsets = _table_row(b, period.table(period.period + count - 1), phase, count)
     offsets64 = b.sext(offsets, ir.VectorType(I64, count))
     return b.add(splat(b, base, count), offsets64)
 
 
 def lane_test(env: Environment, gap: Index, scope: Scope) -> Value | None:
-    """Emit in which lanes a periodic gap is >= 0.
-
-    None if the gap is not purely periodic: it grows from period to period, or depends on other
-    axes.
-    """
-    period = lane_period(env, gap, scope)
-    if period is None or scope.lanes is None or period.step or not isinstance(period.first, int):
+    """Emit the lanes in which a gap is >= 0; None if not periodic."""
+    truths = periodic_truths(lane_period(env, gap, scope))
+    if truths is None or scope.lanes is None:
         return None
-    return _periodic_mask(env, [x + period.first >= 0 for x in period.offsets], scope)
+    return periodic_mask(env.b, truths, scope.lanes)
+
+
+def periodic_truths(gap: PeriodicIndex | None) -> list[bool] | None:
+    """Return for each position in the period whether a gap is >= 0.
+
+    None if it grows from period to period, or depends on other axes.
+    """
+    if gap is None or gap.step or not isinstance(gap.first, int):
+        return None
+    return [x + gap.first >= 0 for x in gap.offsets]
 
 
 def lane_limits(env: Environment, e: Index, n: Index, scope: Scope) -> Value | None:
@@ -99,7 +110,9 @@ def lane_limits(env: Environment, e: Index, n: Index, scope: Scope) -> Value | N
     None if the index is not purely periodic.
     """
     inside = inside_positions(env, e, n, scope)
-    return None if inside is None else _periodic_mask(env, inside, scope)
+    if inside is None or scope.lanes is None:
+        return None
+    return periodic_mask(env.b, inside, scope.lanes)
 
 
 def inside_positions(env: Environment, e: Index, n: Index, scope: Scope) -> list[bool] | None:
@@ -117,50 +130,68 @@ def read_permuted(
 
     None if the access does not allow it.
     """
-    lanes, native = (
-        scope.lanes,
-        REGISTER_BITS // max(dtype.itemsize * 8, REGISTER_BITS // MAX_PERMUTE_LANES),
-    )
     loose = env.groups[access][len(env.nest.order)]  # the part that differs between lanes
     period = lane_period(env, loose, scope)
-    if lanes is None or lanes.mask is not None or lanes.count % native:
+    if scope.lanes is None or period is None:
         return None
-    if period is None or not can_permute(env.frame.target, native):
+    tests: list[Sequence[bool]] = []
+    for e, n in (x for x in access.limits if x not in env.proven_limits):
+        inside = inside_positions(env, e, n, scope)
+        if inside is None:
+            return None
+        tests.append(inside)
+    first, above = env.index(period.first, scope), scope.offset(access)
+    first = first if above is None else env.b.add(above, first)
+    array = access.buffer, env.frame.buffers[access.buffer], dtype
+    return read_periodic(m, array, period, tests, scope.lanes, first)
+
+
+def read_periodic(
+    m: LLVMMachine,
+    array: tuple[str, Value, DType],
+    period: PeriodicIndex,
+    tests: Iterable[Sequence[bool]],
+    lanes: Lanes,
+    first: Value,
+) -> Value | None:
+    """Read elements of an array by permutations: its name, address and type.
+
+    `first` is the part of the index without the axis. At positions of a period at which a test
+    fails, lanes are zero. None if this cannot be done.
+    """
+    dtype = array[2]
+    native = REGISTER_BITS // max(dtype.itemsize * 8, REGISTER_BITS // MAX_PERMUTE_LANES)
+    if lanes.mask is not None or lanes.count % native or not can_permute(m.target, native):
         return None
     inside_at = [True] * period.period
-    for e, n in access.limits:
-        inside = None if (e, n) in env.proven_limits else inside_positions(env, e, n, scope)
-        if (e, n) not in env.proven_limits and (inside is None or period.period % len(inside)):
+    for inside in tests:
+        if period.period % len(inside):
             return None
-        inside_at = [
-            a and (inside is None or inside[x % len(inside)]) for x, a in enumerate(inside_at)
-        ]
+        inside_at = [a and inside[x % len(inside)] for x, a in enumerate(inside_at)]
     parts = range(0, lanes.count, native)
     starts = [_starts_of(period, lanes, at) for at in parts]
     if any(period.span(native, inside_at, x) > 2 * native for x in starts):
         return None
     registers = [
-        _read_register(env, access, period, inside_at, scope, m, dtype, at, native) for at in parts
+        _read_register(m, array, period, inside_at, lanes, first, at, native) for at in parts
     ]
-    return m.load_convert(_concatenate(env.b, registers), dtype)
+    return m.load_convert(_concatenate(m.builder, registers), dtype)
 
 
 def _read_register(
-    env: Environment,
-    access: Access,
+    m: LLVMMachine,
+    array: tuple[str, Value, DType],
     period: PeriodicIndex,
     inside_at: list[bool],
-    scope: Scope,
-    m: LLVMMachine,
-    dtype: DType,
+    vector: Lanes,
+    above: Value,
     at: int,
     lanes: int,
 ) -> Value:
     """Read one register of permuted elements, of `lanes` lanes from `at` on."""
-    b = env.b
-    assert scope.lanes is not None
-    firsts = _starts_of(period, scope.lanes, at)
-    base, phase = _base_and_offset(env, period, scope, at)
+    b, (name, buffer, dtype) = m.builder, array
+    firsts = _starts_of(period, vector, at)
+    base, phase = _base_and_offset(b, period, vector, above, at)
     starts, masks_at = period.windows(lanes, inside_at, firsts)
     table = period.table(period.period + lanes - 1)
     picks = _table_row(b, table, phase, lanes)
@@ -174,10 +205,10 @@ def _read_register(
         first = b.sext(short, I64)
     raw = m.raw_type(dtype).element
     kind = ir.VectorType(raw, lanes)
-    above = scope.offset(access)
-    offset = b.add(base, first) if above is None else b.add(above, b.add(base, first))
-    buffer = env.frame.buffers[access.buffer]
-    _prefetch_later(env, access, period, scope, dtype, at, offset)
+    offset = b.add(base, first)
+    if period.step and (name, at) not in vector.prefetched:
+        vector.prefetched.add((name, at))
+        _prefetch_later(b, element_address(b, buffer, offset, dtype), period, dtype)
     windows: list[Value] = []
     for w in range(1 if all(x < 1 << lanes for x in masks_at) else 2):
         masks = [x >> w * lanes & ((1 << lanes) - 1) for x in masks_at]
@@ -226,23 +257,9 @@ def _run_length(masks: list[int], firsts: Collection[int]) -> int:
     return mask.bit_length() if mask & (mask + 1) == 0 else 0
 
 
-def _prefetch_later(
-    env: Environment,
-    access: Access,
-    period: PeriodicIndex,
-    scope: Scope,
-    dtype: DType,
-    at: int,
-    offset: Value,
-) -> None:
-    """Prefetch what later vectors read, once for each buffer and register of a body."""
-    assert scope.lanes is not None
+def _prefetch_later(b: ir.IRBuilder, address: Value, period: PeriodicIndex, dtype: DType) -> None:
+    """Prefetch what later vectors read."""
     period_bytes = abs(period.step) * dtype.itemsize
-    if not period_bytes or (access.buffer, at) in scope.lanes.prefetched:
-        return
-    scope.lanes.prefetched.add((access.buffer, at))
-    b, buffer = env.b, env.frame.buffers[access.buffer]
-    address = element_address(b, buffer, offset, dtype)
     for k in range(0, max(period_bytes * MAX_PERMUTE_LANES // period.period, 1), LINE):
         distance = PREFETCH_DISTANCE_BYTES + k if period.step > 0 else -PREFETCH_DISTANCE_BYTES - k
         prefetch(b, b.gep(address, [number(distance)], source_etype=ir.IntType(8)))
@@ -297,27 +314,32 @@ def _concatenate(b: ir.IRBuilder, parts: list[Value]) -> Value:
 
 
 def _base_and_offset(
-    env: Environment, index: PeriodicIndex, scope: Scope, at: int
+    b: ir.IRBuilder, index: PeriodicIndex, lanes: Lanes, first: Value, at: int
 ) -> tuple[Value, Value]:
-    """Return the index at the period of lane `at`, and the lane's position in it."""
-    assert scope.lanes is not None
-    b, period = env.b, number(index.period)
-    position = (
-        b.add(scope.axis(scope.lanes.axis), number(at)) if at else scope.axis(scope.lanes.axis)
-    )
+    """Return the index at the period of lane `at`, and the lane's position in it.
+
+    `first` is the part of the index without the axis.
+    """
+    period = number(index.period)
+    firsts = _starts_of(index, lanes, at)
+    if isinstance(lanes.base, ir.Constant):
+        before = (lanes.base.constant + at) // index.period * index.step
+        return b.add(first, number(before)), number(min(firsts))
+    position = b.add(lanes.base, number(at)) if at else lanes.base
     increment = b.mul(b.udiv(position, period), number(index.step))
-    firsts = _starts_of(index, scope.lanes, at)
     phase = b.urem(position, period) if len(firsts) > 1 else number(min(firsts))
-    return b.add(env.index(index.first, scope), increment), phase
+    return b.add(first, increment), phase
 
 
-def _periodic_mask(env: Environment, truths: list[bool], scope: Scope) -> Value:
+def periodic_mask(b: ir.IRBuilder, truths: Sequence[bool], lanes: Lanes) -> Value:
     """Emit a periodic truth value as a mask of all lanes."""
-    assert scope.lanes is not None
-    b, count, period, alignment = env.b, scope.lanes.count, len(truths), scope.lanes.alignment
+    count, period, alignment = lanes.count, len(truths), lanes.alignment
     words = [sum(truths[(r + i) % period] << i for i in range(count)) for r in range(period)]
-    firsts = {x % period for x in range(0, period * alignment, alignment)}
-    offset = number(0) if firsts == {0} else b.urem(scope.axis(scope.lanes.axis), number(period))
+    if isinstance(lanes.base, ir.Constant):
+        offset = number(lanes.base.constant % period)
+    else:
+        firsts = {x % period for x in range(0, period * alignment, alignment)}
+        offset = number(0) if firsts == {0} else b.urem(lanes.base, number(period))
     return b.bitcast(_table_entry(b, words, offset, ir.IntType(count)), ir.VectorType(I1, count))
 
 

@@ -12,7 +12,7 @@ from smelt.types.expr import Index, atoms, axes_of
 
 TRANSPOSABLE_KINDS = (ssa.Const, ssa.IndexValue, ssa.Load, ssa.Apply, ssa.Cast, ssa.KPair)
 """Kinds of items in a phase whose loads may be transposed
-(`smelt.codegen.llvm.scratch.transpose`)."""
+(`smelt.codegen.llvm.instructions.transpose`)."""
 STORE_WEIGHT = 6.0
 """Loads that weigh as much as one store there: scattered stores cost more than a transposition."""
 

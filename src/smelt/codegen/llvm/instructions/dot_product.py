@@ -56,7 +56,7 @@ Value = ir.Value
 Step = Literal["bfloats", "words", "bytes"]
 I8, I16, I32 = (ir.IntType(n) for n in (8, 16, 32))
 SIGN_BITS = 0x80808080
-"""A unit of bytes with only the highest bits: each is the offset by which `flip_sign` adds."""
+"""A unit of bytes with only the highest bits: each is the offset of packed bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,11 +270,6 @@ def pack_pairs(m: LLVMMachine, args: Sequence[Value]) -> Value:
     if ends:
         high = m.select(m.compare("lt", *ends), high, m.const(i32, 0))
     return m.or_(m.lshr(m.bitcast(first, i32), m.const(i32, 16)), high)
-
-
-def flip_sign(b: Any, bits: Value) -> Value:
-    """Offset bytes by 128 into the range of the other sign."""
-    return b.xor(bits, ir.Constant(bits.type, [-128] * bits.type.count))
 
 
 def as_units(b: Any, bits: Value) -> Value:

@@ -1,4 +1,4 @@
-"""Emit accumulators of reductions: start, step, join of partial results, and finish.
+"""States of reductions: their parts, and how they end; lanes of vectors are combined.
 
 Float sums run in double precision, and sums of doubles carry their rounding error along (two-sum:
 D. Knuth, The Art of Computer Programming 4.2.2), so that the error does not grow with the length.
@@ -23,7 +23,6 @@ from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.loopir.items import Reduction
 from smelt.ops.cast import cast
 from smelt.ops.combine import Combine
-from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f32, f64, i32, i64
 from smelt.types.expr import Index
 
@@ -43,18 +42,6 @@ class Accumulator(Protocol):
     parts: tuple[DType, ...]
     """Register types of the state."""
 
-    def start(self, m: LLVMMachine) -> State:
-        """Return the state before any element."""
-        ...
-
-    def step(self, m: LLVMMachine, state: State, element: Value, position: Value | None) -> State:
-        """Return the state after one more element in every lane."""
-        ...
-
-    def join(self, m: LLVMMachine, first: State, second: State) -> State:
-        """Return the state of two runs of elements, joined."""
-        ...
-
     def finish(self, m: LLVMMachine, state: State) -> Value:
         """Return the result, as a register of the reduction's type."""
         ...
@@ -64,24 +51,9 @@ class PlainAccumulator:
     """A single value, in double precision where rounding errors add up."""
 
     def __init__(self, row: Combine, source: DType, result: DType) -> None:
-        self.row, self.source, self.result = row, source, result
+        self.result = result
         self.inner = f64 if row.wide and source.is_float else source
         self.parts: tuple[DType, ...] = (self.inner,)
-
-    def start(self, m: LLVMMachine) -> State:
-        return [m.const(self.inner, self.row.identity(self.inner))]
-
-    def step(self, m: LLVMMachine, state: State, element: Value, position: Value | None) -> State:
-        element = cast(m, element, self.source, self.inner)
-        if self.row.idempotent and m.number(state[0]) is not None:
-            return [element]  # the first element
-        if self.row.compensated and self.source.is_float and self.source != self.inner:
-            return [m.add_aside(element, state[0])]
-        # The element first: its test for NaN then depends on no earlier step.
-        return self.join(m, [element], state)
-
-    def join(self, m: LLVMMachine, first: State, second: State) -> State:
-        return [SCALARS[self.row.scalar].lower(m, self.inner, first[0], second[0])]
 
     def finish(self, m: LLVMMachine, state: State) -> Value:
         return cast(m, state[0], self.inner, self.result)
@@ -92,29 +64,9 @@ class CompensatedSum:
 
     parts: tuple[DType, ...] = (f64, f64)
 
-    def __init__(self, row: Combine) -> None:
-        self.row = row
-
-    def start(self, m: LLVMMachine) -> State:
-        return [m.const(f64, 0.0), m.const(f64, 0.0)]
-
-    def step(self, m: LLVMMachine, state: State, element: Value, position: Value | None) -> State:
-        total, error = self._two_sum(m, state[0], element)
-        return [total, m.add(state[1], error)]
-
-    def join(self, m: LLVMMachine, first: State, second: State) -> State:
-        total, error = self._two_sum(m, first[0], second[0])
-        return [total, m.add(error, m.add(first[1], second[1]))]
-
     def finish(self, m: LLVMMachine, state: State) -> Value:
         corrected = m.add(state[0], state[1])
         return m.select(m.compare("eq", state[1], state[1]), corrected, state[0])
-
-    def _two_sum(self, m: LLVMMachine, a: Value, b: Value) -> tuple[Value, Value]:
-        total = m.add(a, b)
-        b_part = m.sub_aside(total, a)
-        a_part = m.sub(total, b_part)
-        return total, m.add_aside(m.sub(a, a_part), m.sub_aside(b, b_part))
 
 
 class ArgAccumulator:
@@ -124,46 +76,15 @@ class ArgAccumulator:
     axes run in another order than positions are counted, positions are compared.
     """
 
-    def __init__(self, row: Combine, source: DType, place: DType, *, in_order: bool) -> None:
-        self.row, self.source, self.place, self.in_order = row, source, place, in_order
+    def __init__(self, source: DType, place: DType, *, in_order: bool) -> None:
+        self.source, self.place, self.in_order = source, place, in_order
         self.parts: tuple[DType, ...] = (source, place)
         self.farthest = np.iinfo(place.numpy).max
-
-    def start(self, m: LLVMMachine) -> State:
-        lowest = self.row.identity(self.source)
-        return [m.const(self.source, lowest), m.const(self.place, self.farthest)]
-
-    def step(self, m: LLVMMachine, state: State, element: Value, position: Value | None) -> State:
-        assert position is not None
-        position = cast(m, position, i64, self.place)
-        if m.number(state[1]) is not None:
-            return [element, position]  # the first element
-        if not self.in_order:
-            return self.join(m, state, [element, position])
-        wins = self._beats(m, element, state[0])
-        return [m.select(wins, element, state[0]), m.select(wins, position, state[1])]
-
-    def join(self, m: LLVMMachine, first: State, second: State) -> State:
-        wins = self._beats(m, second[0], first[0])
-        loses = self._beats(m, first[0], second[0])
-        nearer = m.compare("lt", second[1], first[1])
-        wins = m.or_(wins, m.and_(m.not_(loses), nearer))
-        return [m.select(wins, b, a) for a, b in zip(first, second, strict=True)]
 
     def finish(self, m: LLVMMachine, state: State) -> Value:
         untouched = m.compare("eq", state[1], m.const(self.place, self.farthest))
         position = m.select(untouched, m.const(self.place, 0), state[1])
         return cast(m, position, self.place, i64)
-
-    def _beats(self, m: LLVMMachine, a: Value, b: Value) -> Value:
-        if not self.source.is_float:
-            return self._better(m, a, b)
-        # What is neither worse nor equal is better, or NaN: LLVM makes it a single comparison.
-        passes = m.not_(m.or_(self._better(m, b, a), m.compare("eq", a, b)))
-        return m.and_(passes, m.compare("eq", b, b))
-
-    def _better(self, m: LLVMMachine, a: Value, b: Value) -> Value:
-        return SCALARS[self.row.scalar].lower(m, self.source, a, b)
 
 
 def make_accumulator(
@@ -182,9 +103,9 @@ def make_accumulator(
     """
     if row.positional:
         place = i32 if isinstance(places, int) and places <= MAX_I32_PLACES else i64
-        return ArgAccumulator(row, source, place, in_order=in_order)
+        return ArgAccumulator(source, place, in_order=in_order)
     if row.compensated and source == f64 and not plain:
-        return CompensatedSum(row)
+        return CompensatedSum()
     return PlainAccumulator(row, source, result)
 
 
@@ -195,19 +116,6 @@ def adds_pairs_first(reduction: Reduction) -> bool:
     precision: moments about an element subtract that element times the count from the sum.
     """
     return reduction.pairs and reduction.row.compensated and reduction.args[0].dtype == f32
-
-
-def reduce_lanes(
-    acc: Accumulator, m: LLVMMachine, state: State, lanes: int, until: int = 1
-) -> State:
-    """Join the lanes of a vector state, halves with halves, until `until` lanes are left."""
-    while lanes > until:
-        half = lanes // 2
-        low = [_part(m, v, 0, half) for v in state]
-        high = [_part(m, v, half, half) for v in state]
-        m = LLVMMachine(m.builder, half if half > 1 else None, m.target)
-        state, lanes = acc.join(m, low, high), half
-    return state
 
 
 def first_lane(m: LLVMMachine, mask: Value) -> Value:
@@ -251,28 +159,6 @@ def scan_lanes(
         moved = [m.builder.shuffle_vector(e, x, lane_numbers(order)) for e, x in pairs]
         state, distance = join(m, moved, state), 2 * distance
     return state
-
-
-def add_halves(m: LLVMMachine, element: Value, lanes: int) -> Value:
-    """Add the halves of a vector until `lanes` lanes are left."""
-    while (width := element.type.count) > lanes:
-        element = m.add(_part(m, element, 0, width // 2), _part(m, element, width // 2, width // 2))
-    return element
-
-
-def first_lanes(m: LLVMMachine, state: State, count: int) -> State:
-    """Return the first `count` lanes of a vector state."""
-    return [_part(m, v, 0, count) for v in state]
-
-
-def replace_first_lanes(m: LLVMMachine, state: State, first: State) -> State:
-    """Replace the first lanes of a vector state, by parts as wide as those."""
-    replaced: State = []
-    for v, head in zip(state, first, strict=True):
-        width, count = v.type.count, head.type.count
-        parts = [head, *(_part(m, v, at, count) for at in range(count, width, count))]
-        replaced.append(m.concatenate(parts))
-    return replaced
 
 
 def _part(m: LLVMMachine, value: Value, start: int, count: int) -> Value:

@@ -94,7 +94,7 @@ def _classify(phase: Phase, region: Region, axis: str) -> _SegmentItems | None:
             after.add(i)
     return (
         None
-        if _needs_row_order(phase, time, axis, inside)
+        if _needs_row_order(phase, axis, inside)
         or along & after
         or not all(_is_combinable(i) for i in ended)
         else _SegmentItems(time, along, ended, after)
@@ -107,7 +107,7 @@ def _is_combinable(reduction: ssa.Reduction) -> bool:
     return not row.positional and not (row.compensated and reduction.dtype == f64)
 
 
-def _needs_row_order(phase: Phase, time: int, axis: str, inside: list[Item]) -> bool:
+def _needs_row_order(phase: Phase, axis: str, inside: list[Item]) -> bool:
     """Return whether something depends on the order of rows, or reads what the kernel writes."""
     if any(isinstance(i, ssa.Scan) and axis in i.over for i in inside):
         return True

@@ -1,11 +1,10 @@
 """Unroll short rows of constant length completely; emit the remainder of others.
 
 A row of 24 is a vector of 16 and one of which 8 lanes are masked.  Each has a constant position and
-mask then, and a reduction has as many lanes in its last vector as in its first.
+mask then.
 
 What remains of a row after its last full unrolled vector are masked vectors, except that unmasked
-ones come first where row groups process whole column groups, or where an access is a
-permute-gather, which is slow under a mask.
+ones come first where an access is a permute-gather, which is slow under a mask.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from collections.abc import Callable, Sequence
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number, opaque
-from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS
 from smelt.codegen.llvm.loopir.items import Item, cut_axes
-from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 
@@ -63,25 +60,14 @@ def is_fully_unrolled(s: Schedule, nest: Nest, items: Sequence[Item] = ()) -> bo
     return inner * -(-extent // s.lanes) <= MAX_UNROLLED_ITEMS
 
 
-def vectors_of(lanes: int, nest: Nest, extent: int) -> list[tuple[int, int]]:
+def vectors_of(lanes: int, extent: int) -> list[tuple[int, int]]:
     """Return the first lane and the number of lanes of each vector of a row.
 
-    The last one of a row that is not reduced has as few lanes as hold the rest, so that some need
-    no mask.  Four vectors that a sum adds in pairs are one, as in a loop.
+    The last one has as few lanes as hold the rest, so that some need no mask.
     """
-    paired_lanes = lanes * PAIRED_VECTORS
-    paired = nest.pairs and nest.unroll % PAIRED_VECTORS == 0 and bool(nest.reductions)
-    # Other reductions take single vectors.
-    paired = paired and all(adds_pairs(f, nest) for f in nest.reductions)
-    paired_extent = extent - extent % paired_lanes if paired else 0
-    vectors = [(first, paired_lanes) for first in range(0, paired_extent, paired_lanes)]
-    vectors += [(first, lanes) for first in range(paired_extent, extent, lanes)]
-    if paired_extent == extent:
-        return vectors
-    first, remainder = vectors[-1][0], extent - vectors[-1][0]
-    if not nest.reductions:
-        vectors[-1] = first, min(1 << (remainder - 1).bit_length(), lanes)
-    return vectors
+    vectors = [(first, lanes) for first in range(0, extent, lanes)]
+    first, _ = vectors[-1]
+    return [*vectors[:-1], (first, min(1 << (extent - first - 1).bit_length(), lanes))]
 
 
 def tail_mask(env: Environment, high: Value, position: Value, count: int) -> Value | None:
@@ -113,30 +99,14 @@ def run_tail(
 ) -> None:
     """Emit the positions of a row between two bounds.
 
-    For a sum that a stream continues, the remainder is one unrolled vector, or half of it if that
-    is enough.  `at` returns the body for a number of lanes, with or without the mask of the row's
-    end, at multiples of a number.
+    `at` returns the body for a number of lanes, with or without the mask of the row's end, at
+    multiples of a number.
     """
-    b, nest, lanes = env.b, env.nest, env.s.lanes
+    b, nest, lanes, axis = env.b, env.nest, env.s.lanes, env.nest.vector or ""
     middle, high = bounds
-    step, axis = env.reductions.tail_lanes(), nest.vector or ""
     alignment = env.loop_alignment(axis, lanes)
-
-    def run_half_or_full(position: Value) -> None:
-        fits_half = b.icmp_signed("<=", b.sub(high, position), number(step // 2))
-        with b.if_else(fits_half) as (half, full_end):
-            with half:
-                at(step // 2, True, alignment)(position)
-            with full_end:
-                at(step, True, alignment)(position)
-
-    is_single_vector = step == lanes
-    groups = [x.groups.group for x in env.row_groups if nest in x.groups.nests]
-    groups += [step] * (is_single_vector and any(env.step(x, axis) is None for x in env.accesses))
-    for group in (n for n in groups if n < lanes * nest.unroll):
-        full_end = b.add(middle, b.and_(b.sub(high, middle), number(-group)))
-        env.loop(middle, full_end, group, at(group, False, alignment))
+    if lanes < lanes * nest.unroll and any(env.step(x, axis) is None for x in env.accesses):
+        full_end = b.add(middle, b.and_(b.sub(high, middle), number(-lanes)))
+        env.loop(middle, full_end, lanes, at(lanes, False, alignment))
         middle = full_end
-    env.loop(
-        middle, high, step, at(step, True, alignment) if is_single_vector else run_half_or_full
-    )
+    env.loop(middle, high, lanes, at(lanes, True, alignment))

@@ -19,6 +19,7 @@ from typing import Final, Literal, Protocol, TypedDict, TypeGuard, Unpack
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.counting import emit_loop
+from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.instructions.indexing import (
     IndexEmitter,
     depth_terms,
@@ -34,7 +35,6 @@ from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import (
     Access,
     Item,
-    Reduction,
     Region,
     StoreItem,
     StreamState,
@@ -66,8 +66,6 @@ class CachedGather:
     """The cached vectors of a load, by number of lanes: address, and address of the offset read."""
 
     vectors: Mapping[int, tuple[Value, Value]]
-    low: Value | None
-    """The position of the first of several adjacent vectors; None if there is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +75,6 @@ class RowShare:
     access: Access
     begin: Fraction
     share: Fraction
-
-
-@dataclass(frozen=True, slots=True)
-class RowBatch:
-    """A batch of rows whose reductions end together.
-
-    `first` is the first row; `held` has the addresses of each reduction's stored vectors, part by
-    part.
-    """
-
-    axis: str
-    first: Value
-    held: Mapping[Reduction, list[Value]]
-    lanes: Mapping[Reduction, int]
-    """Lanes that a reduction's vectors keep: as many as rows that become one vector."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,12 +155,16 @@ class PackedArray:
     """Elements between panels."""
     stores_whole: bool = False
     """Whether masked vectors are stored whole: nothing reads what is past their end."""
+    group: DotInstruction | None = None
+    """The instruction that reads factors as bits of its own type, with zeros past the last."""
     row_vectors: tuple[int, ...] = ()
     """Numbers of vectors for which rows that are no longer have loops of their own."""
     prefetch_rows: int = 0
     """Rows between what is read and what is prefetched, if any."""
     level: Literal[1, 2] = 2
     """The cache that it is prefetched into."""
+    squares: bool = False
+    """Whether a single array is packed as it is transposed, in squares past the axes' ends."""
 
 
 # ---- protocols -----------------------------------------------------------------------------------
@@ -192,22 +179,6 @@ class VectorPacker(Protocol):
 
     def packed_array(self, nest: Nest) -> PackedArray | None:
         """Return where loops pack an operand; None if only `put` knows."""
-        ...
-
-
-class Reductions(Protocol):
-    """Emits the reductions of the current nest."""
-
-    def tail_lanes(self) -> int:
-        """Return the lanes of the masked vectors at the end of a loop."""
-        ...
-
-    def values_of_argreduce(self, reduction: Reduction) -> list[Reduction]:
-        """Return the reductions of the extreme value whose position another one finds."""
-        ...
-
-    def finished(self, reduction: Reduction, scope: Scope) -> Value:
-        """Return the result of a reduction whose states are in scratch."""
         ...
 
 
@@ -234,15 +205,12 @@ class Settings(TypedDict, total=False):
     products: VectorPacker
     proven_limits: frozenset[Limit]
     range_targets: Sequence[RangeStoreTarget]
-    row_batch: RowBatch
     saves: Sequence[Item]
     steps: Mapping[Visit, tuple[Value, Value]]
 
 
 class Environment(ABC):
     """What the code of a task's current nest is emitted from."""
-
-    reductions: Reductions
 
     def __init__(self, frame: Frame, ranges: AxisRanges, top: Scope, storage: Storage) -> None:
         self.frame, self.b, self.s = frame, frame.b, frame.s
@@ -266,8 +234,6 @@ class Environment(ABC):
         self.starts: Mapping[tuple[Region | None, str], Value] = {
             (None, axis): low for axis, (low, _) in ranges.items()
         }
-        self.row_batch: RowBatch | None = None
-        """Rows whose reductions are finished together."""
         self.steps: Mapping[Visit, tuple[Value, Value]] = {}
         """Start of the current block of a visit, and of its first block."""
         self.row_groups: Sequence[RowGroupRanges] = ()
@@ -403,7 +369,7 @@ class Environment(ABC):
 
     @abstractmethod
     def body(self, scope: Scope) -> None:
-        """Emit the innermost body: values, saves, reductions, stores, and updates of states."""
+        """Emit the innermost body: values, saves, stores, and updates of states."""
 
     @abstractmethod
     def save(self, scope: Scope) -> None:

@@ -25,22 +25,20 @@ from dataclasses import replace
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
-from smelt.codegen.llvm.access.prefetch import PACK_PREFETCH_ROWS, prefetch_packed_rows
-from smelt.codegen.llvm.instructions.dot_product import flip_sign, to_packed_bits
-from smelt.codegen.llvm.instructions.indexing import number, splat
-from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.access.prefetch import PACK_PREFETCH_ROWS
+from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, Tile, short_row_tiles
+from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, Tile, short_row_tiles
 from smelt.codegen.llvm.products.gemv import Gemv
 from smelt.codegen.llvm.products.macrokernel import Macrokernel
 from smelt.codegen.llvm.products.microkernel import strip_mine_axis
 from smelt.codegen.llvm.products.move_elements import clear_elements, clear_panel_tail
 from smelt.codegen.llvm.products.pack_rows import VnniPacker
-from smelt.codegen.llvm.products.packing import Packer, panel_offset
+from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.scratch.workspace import MAX_RESIDENT_BLOCKS, needs_run_sums, repeat_visits
 from smelt.machine.blocks import COLUMNS, DEPTH, MATRIX_STEP
 from smelt.python.dataclass import dataclass
@@ -316,47 +314,22 @@ class BlockedGemm(Packer):
         plain = nest.packed == "left" and self.c.group is None
         return 1 if plain else self.c.tile.columns
 
-    def _pack(self, nest: Nest, scope: Scope) -> None:
-        if nest.transposed:
-            self._pack_squares(nest, scope, nest.order)
-        else:
-            self.env.run(nest, scope)
+    def packs_squares(self, nest: Nest) -> bool:
+        """Return whether an array is packed in transposed squares, past the axes' ends."""
+        return self.is_transposed(nest)
 
     def packed_array(self, nest: Nest) -> PackedArray | None:
-        """Return where loops pack an operand; None if only `put` knows."""
-        if self.c.group is not None:
-            return None
+        """Return where loops pack an operand."""
         packed = self.rows_of(nest)
         if nest.packed == "right":
             c, units = self.c, number(self.c.packed_units)
             column = self.b.sub(self.env.ranges[c.n][0], self.starts[c.n])
             packed = self.panels_of(nest, c.tile.columns, units, column)
-        return replace(packed, prefetch_rows=PACK_PREFETCH_ROWS)
+        return replace(packed, prefetch_rows=PACK_PREFETCH_ROWS, group=self.c.group)
 
-    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Store one vector of a packed operand; groups whole, zeros past the last position."""
-        b, group, lanes = self.b, self.c.group, scope.lanes
-        if lanes is not None and lanes.mask is None:
-            prefetch_packed_rows(self.env, nest, scope)
-        if group is None:
-            super().put(nest, value, scope)
-            return
-        m = LLVMMachine(b, None if lanes is None else lanes.count, self.env.frame.target)
-        value = splat(b, value, lanes.count) if lanes else value
-        bits = to_packed_bits(m, value, nest.saves[0], group)
-        if lanes is not None and lanes.mask is not None:
-            bits = b.select(lanes.mask, bits, ir.Constant(bits.type, None))
-        if group.left_offset:
-            bits = flip_sign(b, bits)
-        part = RIGHT_PART if nest.packed == "right" else LEFT_PART
-        b.store(bits, self.at(part, self.offset(nest, scope)), align=group.dtype.itemsize)
-
-    def offset(self, nest: Nest, scope: Scope) -> Value:
-        """Return the packed position of the vector at a scope, in elements."""
-        if nest.packed == "left":
-            return super().offset(nest, scope)
-        k, column = (self.b.sub(scope.axis(a), self.starts[a]) for a in nest.order)
-        return panel_offset(self.b, self.c.tile.columns, number(self.c.packed_units), k, column)
+    def stores_whole(self, nest: Nest) -> bool:
+        """Return whether vectors are stored whole: groups are, with zeros past the last factor."""
+        return self.c.group is not None
 
     def at(self, part: int, offset: Value) -> Value:
         """Return the address of an element in a part of the product's scratch memory."""

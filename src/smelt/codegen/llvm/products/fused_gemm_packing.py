@@ -167,10 +167,8 @@ class FusedGemmPacker(Packer):
         self.pack(self.nest.packs[1])
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
-        """Emit the nest: panel by panel if it transposes, along vectors in blocks of k."""
-        if nest.transposed and nest.packed == "right":
-            self._pack_squares(nest, scope, (self.c.n, self.c.k))
-        elif nest.order[0] == nest.vector:
+        """Emit the nest: along vectors in blocks of k if they run along its outer loop."""
+        if nest.order[0] == nest.vector:
             top = self.env.open(nest, scope)
             below = nest.order[1]
             run_bounds_versions(
@@ -240,6 +238,10 @@ class FusedGemmPacker(Packer):
         """Clear the lanes past the last column in the right operand's last panel."""
         panels = self.at(RIGHT_PART, number(0))
         clear_panel_tail(self.env, self.c, panels, self.columns, self.depth, self.depth)
+
+    def packs_squares(self, nest: Nest) -> bool:
+        """Return whether an array is packed in transposed squares, past the axes' ends."""
+        return nest.packed == "right" and self.is_transposed(nest)
 
     def partitionable_axes(self, nest: Nest) -> Collection[str]:
         """Return the axes of a nest which may be partitioned: all but of transposed rows."""

@@ -21,6 +21,7 @@ from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.instructions.transpose import transpose
 from smelt.codegen.llvm.nests.environment import Environment, PackedArray
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART, Tile
@@ -56,7 +57,6 @@ from smelt.codegen.llvm.products.prefetch import (
 )
 from smelt.codegen.llvm.products.skip_padding_taps import PaddingTaps
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
-from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.machine.target import Target
 from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i64

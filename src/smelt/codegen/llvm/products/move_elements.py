@@ -39,6 +39,7 @@ from smelt.codegen.llvm.access.prefetch import PACK_PREFETCH_ROWS
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.instructions.transpose import transpose
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.items import Access, KPair, fixed_loads
 from smelt.codegen.llvm.loopir.strided_input import StridedRows
@@ -63,7 +64,6 @@ from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filte
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
 from smelt.codegen.llvm.schedule.operands import conversions
-from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.loop.ir import Func
 from smelt.loop.passes.hoist_offsets import hoist_offsets
 from smelt.loop.passes.transpose_tile import transpose_tile

@@ -17,13 +17,13 @@ from smelt.codegen.llvm.instructions.dot_product import as_units, interleave_row
 from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.instructions.transpose import transpose
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
 from smelt.codegen.llvm.products.packing import panel_offset
-from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.types.dtype import i32
 
 Value = ir.Value

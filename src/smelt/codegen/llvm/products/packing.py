@@ -20,17 +20,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.items import (
     Item,
-    Load,
     accesses_of,
 )
 from smelt.codegen.llvm.loops.partition_selects import MAX_CUTS, partition_axis_at_most
@@ -40,7 +40,6 @@ from smelt.codegen.llvm.nests.nest import Nest, Piece
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.microkernel import strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
-from smelt.codegen.llvm.scratch.transpose import emit_transposed
 from smelt.kernel.bounds import Facts, nonnegative
 from smelt.python.dataclass import dataclass
 from smelt.types.affine import coefficient
@@ -245,28 +244,21 @@ class Packer:
         return 1
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
-        if nest.transposed:
-            strip_mine_transpose_tiles(self.env, nest.order, lambda: self.env.run(nest, scope))
+        run = partial(self.env.run, nest, scope)
+        if nest.transposed and not self.packs_squares(nest):
+            strip_mine_transpose_tiles(self.env, nest.order[::-1], run)
         else:
-            self.env.run(nest, scope)
+            run()
 
-    def _pack_squares(self, nest: Nest, scope: Scope, axes: tuple[str, ...]) -> None:
-        """Pack squares of a single array as they are transposed, other operands by tiles.
+    def packs_squares(self, nest: Nest) -> bool:
+        """Return whether an array is packed in transposed squares, past the axes' ends."""
+        return False
 
-        Squares are stored whole, past the ends of the axes' ranges.
-        """
+    def is_transposed(self, nest: Nest) -> bool:
+        """Return whether a nest does nothing but transpose an array."""
         env = self.env
         items = live_items(nest, env.known_conditions) if env.known_conditions else nest.items
-        if len(items) != 1 or not isinstance(load := items[0], Load) or load not in nest.transposed:
-            strip_mine_transpose_tiles(env, axes, lambda: env.run(nest, scope))
-            return
-        u, v = nest.order[-2:]
-
-        def put(row: Value, first: Value, column: Value) -> None:
-            lanes = Lanes(v, first, env.s.lanes, None)
-            self.put(nest, column, Scope(scope, {u: row, v: first}, lanes=lanes))
-
-        emit_transposed(env, load, env.open(nest, scope), put)
+        return len(items) == 1 and items[0] in nest.transposed
 
     def packed_array(self, nest: Nest) -> PackedArray | None:
         """Return where loops pack an operand; None if only `put` knows."""
@@ -281,6 +273,7 @@ class Packer:
             self.starts,
             self.packed_right_strides if is_right else self.packed_left_strides,
             stores_whole=self.stores_whole(nest),
+            squares=self.packs_squares(nest),
         )
 
     def panels_of(self, nest: Nest, width: int, depth: Value, column: Value) -> PackedArray:

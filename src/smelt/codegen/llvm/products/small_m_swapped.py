@@ -35,6 +35,7 @@ from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.instructions.transpose import transpose
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART
@@ -51,7 +52,6 @@ from smelt.codegen.llvm.products.microkernel import (
 from smelt.codegen.llvm.products.pack_rows import vector_loop
 from smelt.codegen.llvm.products.prefetch import FRACTION
 from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
-from smelt.codegen.llvm.scratch.transpose import transpose
 from smelt.machine.blocks import SMALL_M_SWAPPED
 from smelt.machine.target import Target
 from smelt.types.dtype import i8

@@ -13,10 +13,10 @@ The lanes of a vector are combined in the same order as those of a single one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.reductions import State
-from smelt.codegen.llvm.instructions.registers import lane_numbers
+Row = TypeVar("Row")
+"""A vector, or several that are combined together."""
 
 SHUFFLE_BYTES = 16
 """Bytes within which lanes move cheaply: 128-bit shuffles.
@@ -27,14 +27,15 @@ concatenated.
 
 
 def reduce_rows(
-    m: LLVMMachine,
-    rows: Sequence[State],
+    rows: Sequence[Row],
     itemsize: int,
-    join: Callable[[LLVMMachine, State, State], State],
-) -> State:
+    shuffle: Callable[[Row, Row, list[int]], Row],
+    join: Callable[[Row, Row], Row],
+) -> Row:
     """Reduce each row's vectors to a lane of the result, halves with halves.
 
     There are as many rows as a vector has lanes; `itemsize` is that of the widest elements.
+    `shuffle` picks lanes of two vectors.
     """
     lanes = width = len(rows)
     block = min(SHUFFLE_BYTES // itemsize, lanes)
@@ -43,15 +44,11 @@ def reduce_rows(
         low = [k + i for k in _row_starts(lanes, block, width) for i in range(width // 2)]
         high = [k + width // 2 for k in low]
         vectors = [
-            join(m, _shuffle(m, pair, low), _shuffle(m, pair, high))
-            for pair in zip(vectors[::2], vectors[1::2], strict=True)
+            join(shuffle(v, w, low), shuffle(v, w, high))
+            for v, w in zip(vectors[::2], vectors[1::2], strict=True)
         ]
         width //= 2
     return vectors[0]
-
-
-def _shuffle(m: LLVMMachine, two: tuple[State, State], lanes: list[int]) -> State:
-    return [m.builder.shuffle_vector(a, b, lane_numbers(lanes)) for a, b in zip(*two, strict=True)]
 
 
 def row_order(lanes: int, block: int) -> list[int]:
