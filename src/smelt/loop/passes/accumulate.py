@@ -203,7 +203,7 @@ class _Accumulate(ThreadState):
         return *out, *(ir.Store(p, v) for p, v in zip(places, pair, strict=True))
 
     def _across(self, name: str, v: ir.Across) -> Body:
-        """Return the sum of all lanes, or the position of the best one, row by row."""
+        """Return the sum of all lanes, or the best one's position, row by row."""
         out: list[ir.Statement] = []
         if v.combine == "sum":
             rows = [self._pair(x, out) for x in v.args]
