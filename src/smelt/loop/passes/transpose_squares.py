@@ -167,7 +167,10 @@ def stage_shared(func: ir.Func, row: str, column: str, side: int) -> tuple[ir.Fu
         staged: dict[ir.Place, ir.Load] = {}
 
         def read(v: ir.Value) -> ir.Value:
-            if not isinstance(v, ir.Load) or (group := _group(v.place, outer, inner, inside)) is None:
+            if (
+                not isinstance(v, ir.Load)
+                or (group := _group(v.place, outer, inner, inside)) is None
+            ):
                 return v
             if v.place not in staged:
                 stride, rest, number, size = group
@@ -200,8 +203,8 @@ def _group(
 ) -> tuple[Index, Index, Index, int] | None:
     """Return how a strided load's index depends on the number of a group of rows.
 
-    `inside` are the names that the rows bind. That is its stride, the rest of the index, the number, and the rows of a group: 0 if all rows
-    read the same. None if each row reads elements of its own.
+    That is its stride, the rest of the index, the number, and the rows of a group: 0 if all rows
+    read the same. None if each row reads elements of its own, or at positions `inside` of them.
     """
     at = place.at
     if not isinstance(at, Expr) or place.mask is not None:
