@@ -16,7 +16,7 @@ func f(a: f32[n], b: f32[m*n], y: out f32[m*n]; n, m; k)
     end_1 = 1
     each j_1 in 0 .. end_1
       y[n*i + j_1] = select(j_1 < k, a[j_1], 0.0)
-    end_2 = min(max(end_1, k), n)
+    end_2 = min(max(end_1, min(4611686018427387904, max(-4611686018427387904, k))), n)
     each j_2 in end_1 .. end_2
       y[n*i + j_2] = a[j_2]
     each j_3 in end_2 .. n
