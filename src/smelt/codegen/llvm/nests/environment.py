@@ -198,10 +198,7 @@ class Settings(TypedDict, total=False):
     cached_gathers: Mapping[Item, CachedGather]
     items: Sequence[Item]
     known_conditions: dict[Item, bool]
-    live_items: frozenset[Item]
-    nontemporal: int
     prefetch_enabled: bool
-    prefetches_stores: bool
     products: VectorPacker
     proven_limits: frozenset[Limit]
     range_targets: Sequence[RangeStoreTarget]
@@ -224,7 +221,7 @@ class Environment(ABC):
         self.groups: Mapping[Access, Sequence[Index]] = {}
         """The terms of each access' offset, by the loops that must be open."""
         self.saves: Sequence[Item] = []
-        self.nontemporal, self.prefetches_stores, self.prefetch_enabled = 0, False, True
+        self.prefetch_enabled = True
         self.proven_limits: frozenset[Limit] = frozenset()
         """Bounds checks that are proven for the code that is being emitted."""
         self.cached_gathers: Mapping[Item, CachedGather] = {}
