@@ -282,7 +282,9 @@ class NestEmitter(Environment):
         for item in self.items:
             if item not in inside:
                 self.get(item, scope, False)
-        self.save(scope)
+        for item in self.saves:
+            value = self.get(item, scope, False)
+            store_kept(self, (item, 0), self.s.materialised[item], value, scope)
         for s in self.nest.stores:
             self._store(s, scope)
         new = [self.get(x.value, scope, False) for x in self.nest.state_updates]
@@ -290,14 +292,3 @@ class NestEmitter(Environment):
             store_kept(
                 self, (setting.state, 0), self.storage.state_axes(setting.state), value, scope
             )
-        for item in self.nest.scalars:
-            self.top.define(item, self.get(item, scope, False))
-
-    def save(self, scope: Scope) -> None:
-        """Store what later nests need."""
-        for item in self.saves:
-            value = self.get(item, scope, False)
-            if self.nest.packed and self.products is not None:
-                self.products.put(self.nest, value, scope)
-            else:
-                store_kept(self, (item, 0), self.s.materialised[item], value, scope)

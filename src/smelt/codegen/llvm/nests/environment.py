@@ -171,14 +171,10 @@ class PackedArray:
 
 
 class VectorPacker(Protocol):
-    """Takes the vectors of the operands that nests pack for a product."""
+    """Says where the nests of a product pack its operands."""
 
-    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Store one vector of a packed operand."""
-        ...
-
-    def packed_array(self, nest: Nest) -> PackedArray | None:
-        """Return where loops pack an operand; None if only `put` knows."""
+    def packed_array(self, nest: Nest) -> PackedArray:
+        """Return where loops pack an operand."""
         ...
 
 
@@ -367,10 +363,6 @@ class Environment(ABC):
     @abstractmethod
     def body(self, scope: Scope) -> None:
         """Emit the innermost body: values, saves, stores, and updates of states."""
-
-    @abstractmethod
-    def save(self, scope: Scope) -> None:
-        """Store what later nests need."""
 
     @abstractmethod
     def index(self, e: Index, scope: Scope, *, lanes: bool = False) -> Value:
