@@ -8,12 +8,9 @@ each version computes what its answer requires, and nothing else.
 
 from __future__ import annotations
 
-from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.loopir.items import Item, Operation, Position, UniformSelect
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.ops.combine import CHOICE
-
-Value = ir.Value
 
 
 def version_condition(nest: Nest) -> Item | None:
