@@ -247,6 +247,23 @@ def test_empty_views() -> None:
             assert np.array_equal(kernel(x)[0], kernel.expected(x)[0]), (name, shape)
 
 
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_a_result_without_elements_among_others(isa: str) -> None:
+    """Its strides are 0, as if every row were stored at one place."""
+    kernel = fuse(
+        """graph f(x: f64[k,1], z: f64[1,8]) {
+          require 3 <= k
+          v0 = expand(0.0:f64) {shape=(0, 0)}
+          v1 = expand(1.0:f64) {shape=(k - 3, 0)}
+          return v0, v1
+        }""",
+        isa,
+        k=4,
+    )
+    results = kernel(np.ones((15, 1)), np.ones((1, 8)))
+    assert [r.shape for r in results] == [(0, 0), (12, 0)]
+
+
 # ---- gathers -------------------------------------------------------------------------------------
 
 GATHERS = {

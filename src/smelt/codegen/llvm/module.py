@@ -287,6 +287,9 @@ def emit_function(
     function.args[0].add_attribute("noalias")
     function.args[3].add_attribute("noalias")
     b = ir.IRBuilder(function.append_basic_block("entry"))
+    if any(s.phase.axes[g] == 0 for g in s.phase.grid):  # no tasks; strides may be 0
+        b.ret_void()
+        return 0
     buffers, sizes = load_arguments(b, function.args[0], words)
     dtypes = {buffer.name: buffer.dtype for buffer in program.buffers}
     for alias, name in s.phase.aliases.items():

@@ -203,7 +203,7 @@ class _Accumulate(ThreadState):
         return *out, *(ir.Store(p, v) for p, v in zip(places, pair, strict=True))
 
     def _across(self, name: str, v: ir.Across) -> Body:
-        """Return the sum of all lanes, or the position of the best one, row by row."""
+        """Return the sum of all lanes, or the best one's position, row by row."""
         out: list[ir.Statement] = []
         if v.combine == "sum":
             rows = [self._pair(x, out) for x in v.args]
@@ -301,7 +301,7 @@ class _Accumulate(ThreadState):
         return (*before, self.thread_loop(s, named, free), *after)
 
     def _first(self, s: ir.For) -> Body:
-        """Return a copy of the body for the first of few vectors, in whose lanes all are best."""
+        """Return a copy of the body for the first of few vectors: all its elements are best."""
         if not (isinstance(s.low, int) and isinstance(s.high, int) and isinstance(s.step, int)):
             return ()
         few = s.step > 1 and s.low < s.high <= s.low + MAX_COPIED_VECTORS * s.step
