@@ -11,7 +11,7 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, vectors_of
+from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.size_constants import with_sizes
@@ -136,11 +136,6 @@ def test_short_rows_are_written_out(d: int, straight: bool) -> None:
     nests = schedule(phase, Target.for_isa("avx512"))
     rows = [n for n in nests.nests if n.vector == "d"]
     assert rows and all(is_fully_unrolled(nests, n) == straight for n in rows)
-
-
-def test_the_last_vector_is_as_wide_as_its_rest() -> None:
-    assert vectors_of(16, 24) == [(0, 16), (16, 8)]
-    assert vectors_of(16, 21) == [(0, 16), (16, 8)]
 
 
 @pytest.mark.parametrize("isa", RUNNABLE)

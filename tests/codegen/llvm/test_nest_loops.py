@@ -1,4 +1,4 @@
-"""Nests printed from their loops inside functions whose other nests are emitted otherwise."""
+"""Nests printed from their loops inside of functions."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from tests.codegen.llvm.native import Native
 from tests.codegen.llvm.single_kernel import RUNNABLE
 
 from smelt.codegen.build import build
-from smelt.codegen.llvm import module, nest, vector_loops
-from smelt.codegen.llvm.loopir.items import Scan
-from smelt.codegen.llvm.nest_loops import run_as_loops
-from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.program import program
-from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.codegen.llvm.vector_loops import why_not_nest
+from smelt.codegen.llvm import module, vector_loops
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
 from smelt.kernel.verify import verify
@@ -51,11 +45,6 @@ def kernel_of(name: str) -> Kernel:
     return verify(parse(KERNELS[name]))
 
 
-def has_loops_only(n: Nest) -> bool:
-    """Whether a nest has no other form than its loops."""
-    return bool(n.reductions or n.transposed) or any(isinstance(i, Scan) for i in n.items)
-
-
 def compiled(kernel: Kernel, isa: str, *, streaming: bool) -> Native:
     target = Target.for_isa(isa)  # type: ignore[arg-type]
     built = build(kernel, target, streaming=streaming)
@@ -66,15 +55,12 @@ def compiled(kernel: Kernel, isa: str, *, streaming: bool) -> Native:
 @pytest.mark.parametrize("isa", [RUNNABLE[0], RUNNABLE[-1]])
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_bits_are_those_of_nests(
+def test_stores_that_are_pipelined_keep_the_bits(
     name: str, streaming: bool, isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = kernel_of(name)
     new = compiled(kernel, isa, streaming=streaming)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            nest, "run_as_loops", lambda *args: has_loops_only(args[1]) and run_as_loops(*args)
-        )
         patch.setattr(module, "can_pipeline_store", lambda _: False)
         old = compiled(kernel, isa, streaming=streaming)
     rng = np.random.default_rng(0)
@@ -99,21 +85,3 @@ def test_strips_of_long_tasks_keep_the_bits(isa: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(vector_loops, "POLL_ELEMENTS", 8)
     got = compiled(kernel, isa, streaming=False)(x)
     assert all(got[name].tobytes() == want[name].tobytes() for name in want)
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_last_nest_is_printed_from_its_loops(name: str) -> None:
-    s = schedule(program(kernel_of(name)).phases[0], Target.for_isa("avx2"))
-    assert not why_not_nest(s, s.nests[-1])
-
-
-def test_sums_of_rows_are_printed_from_their_loops() -> None:
-    s = schedule(program(kernel_of("norm")).phases[0], Target.for_isa("avx512"))
-    assert [why_not_nest(s, n) for n in s.nests] == ["", ""]
-    s = schedule(program(kernel_of("softmax")).phases[0], Target.for_isa("avx512"))
-    assert any(n.stages for n in s.nests)
-    assert [why_not_nest(s, n) for n in s.nests] == ["", "", ""]
-    s = schedule(program(kernel_of("doubles")).phases[0], Target.for_isa("avx512"))
-    assert not any(why_not_nest(s, n) for n in s.nests)
-    wide = schedule(program(kernel_of("argmax")).phases[0], Target.for_isa("avx512"))
-    assert not any(why_not_nest(wide, n) for n in wide.nests)

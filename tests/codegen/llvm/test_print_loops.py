@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from tests.codegen.llvm import emulate
 from tests.codegen.llvm.native import Native
-from tests.codegen.llvm.single_kernel import RUNNABLE
 
 import smelt as sm
 from smelt.codegen.build import build
-from smelt.codegen.llvm import ir, nest
+from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.loopir.items import Program
 from smelt.codegen.llvm.lower_to_loop import lower_phase
 from smelt.codegen.llvm.nests.nest import Schedule
@@ -20,7 +19,7 @@ from smelt.codegen.llvm.print_loops import print_func
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.codegen.llvm.scratch.workspace import lay_out
-from smelt.codegen.llvm.vector_loops import in_vectors, why_not_nest
+from smelt.codegen.llvm.vector_loops import in_vectors
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.ir import Kernel
 from smelt.kernel.text import parse
@@ -92,24 +91,6 @@ def compiled(kernel: Kernel, isa: str, *, streaming: bool) -> Native:
     )
 
 
-@pytest.mark.parametrize("isa", [RUNNABLE[0], RUNNABLE[-1]])
-@pytest.mark.parametrize("streaming", [False, True])
-@pytest.mark.parametrize("name", MAPS)
-def test_the_bits_are_those_of_nests(
-    name: str, streaming: bool, isa: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kernel = kernel_of(name)
-    new = compiled(kernel, isa, streaming=streaming)
-    with monkeypatch.context() as patch:
-        patch.setattr(nest, "run_as_loops", lambda *_: False)
-        old = compiled(kernel, isa, streaming=streaming)
-    for m, n in ((1, 1), (3, 17), (5, 64), (3, 130), (2, 1200)):
-        for at_end in (True, False):
-            arrays = arrays_of(kernel, m, n)
-            got, want = new(arrays, at_end=at_end), old(arrays, at_end=at_end)
-            assert all(got[p].tobytes() == want[p].tobytes() for p in want)
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("name", MAPS)
 def test_the_loops_that_are_printed_run(name: str, streaming: bool) -> None:
@@ -117,7 +98,6 @@ def test_the_loops_that_are_printed_run(name: str, streaming: bool) -> None:
     kernel = kernel_of(name)
     source = program(kernel)
     s = schedule(source.phases[0], Target.for_isa("avx2"))
-    assert not why_not_nest(s, s.nests[0])
     func = vector_loops(s, source, streaming=streaming)
     loops = verify_loops(Module(func.name, (func,)), bounds=False)
     mark = "nt 16 =" if name in ("two", "long") else "nt ="

@@ -46,7 +46,6 @@ from smelt.codegen.llvm.schedule.product_cost import (
 )
 from smelt.codegen.llvm.scratch.workspace import lay_out, zero_operands
 from smelt.codegen.llvm.streams import run_segments
-from smelt.codegen.llvm.vector_loops import why_not_nest
 from smelt.kernel.artifact import Candidate, SizeLimits, Variant, Variants
 from smelt.kernel.ir import Kernel
 from smelt.machine.blocks import UNPACKED
@@ -310,7 +309,7 @@ def emit_function(
     shares = assign_row_shares(s)
     frame = Frame(b, target, s, buffers, dtypes, lengths, sizes, entry, shares, streaming, done)
     pipelines_store = streaming and can_pipeline_store(s)
-    pipelines_store &= not any(why_not_nest(s, nest) for nest in s.nests[-2:])
+    pipelines_store &= not any(nest.product for nest in s.nests[-2:])
     _task_loop(frame, storage, body, (first, last), counts, start, pipelines_store)
     return mul(storage.nbytes, 2) if pipelines_store else storage.nbytes
 

@@ -6,7 +6,6 @@ by the drivers of `smelt.codegen.llvm.products`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from smelt.codegen.llvm import ir
@@ -19,12 +18,10 @@ from smelt.codegen.llvm.access.memory import (
     store_scalar,
     store_vector,
 )
-from smelt.codegen.llvm.access.nontemporal import align_peel, prefetch_for_write
 from smelt.codegen.llvm.access.permute_gather import lane_index
 from smelt.codegen.llvm.access.proven_bounds import (
     clamp_position,
     inside_limits,
-    run_bounds_versions,
 )
 from smelt.codegen.llvm.access.vector_loads import and_masks, lane_offsets, read_lanes, read_pairs
 from smelt.codegen.llvm.instructions.dot_product import pack_pairs
@@ -32,28 +29,19 @@ from smelt.codegen.llvm.instructions.indexing import (
     IndexEmitter,
     LaneAxis,
     depth_terms,
-    number,
     splat,
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
-from smelt.codegen.llvm.instructions.scope import Lanes, Scope
+from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
-from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled, run_tail, tail_mask, vectors_of
-from smelt.codegen.llvm.loops.partition_padding import run_padded_row
-from smelt.codegen.llvm.loops.poll import nest_loop
 from smelt.codegen.llvm.loops.split_store_ranges import (
     run_in_place,
     run_in_range,
     single_range_items,
     store_in_range,
 )
-from smelt.codegen.llvm.loops.versioning import (
-    is_select,
-    live_items,
-    run_versions,
-    version_condition,
-)
+from smelt.codegen.llvm.loops.versioning import is_select, live_items
 from smelt.codegen.llvm.nest_loops import run_as_loops
 from smelt.codegen.llvm.nests.environment import (
     AxisRanges,
@@ -73,7 +61,6 @@ from smelt.codegen.llvm.schedule.mask_ranges import (
 from smelt.codegen.llvm.schedule.transposed_strip import for_each_strip
 from smelt.codegen.llvm.scratch.scratch import load_kept, load_window, store_kept
 from smelt.codegen.llvm.streams import edge
-from smelt.errors import InternalError
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
@@ -101,11 +88,11 @@ class NestEmitter(Environment):
             return
         if nest.store_range is not None:
             emit_range = partial(
-                run_in_range, self, nest.store_range, lambda: self._run_versions(nest, scope)
+                run_in_range, self, nest.store_range, lambda: self._run_loops(nest, scope)
             )
             run_unless_stored(self, nest, emit_range)
             return
-        run = partial(self._run_versions, nest, scope)
+        run = partial(self._run_loops, nest, scope)
         if self.row_groups:
             run = partial(for_each_row_group, self, nest, run)
         update = None if self.s.products else find_in_place_update(nest, self.s)
@@ -114,28 +101,13 @@ class NestEmitter(Environment):
         else:
             run_in_place(self, update, run)
 
-    def _run_versions(self, nest: Nest, scope: Scope | None) -> None:
-        """Emit a nest in versions by a uniform condition, if it has one."""
-        is_plain = not any(isinstance(i, ssa.UniformSelect) for i in nest.items)
-        is_plain = is_plain or nest.transposed or nest.has_states
-        question = None if is_plain else version_condition(nest)
-        if question is None and nest.strips:
-            for_each_strip(self, nest, lambda: self._run_nest(nest, scope))
-        elif question is None:
-            self._run_nest(nest, scope)
-        elif not run_as_loops(self, nest, scope or self.top):
-            inside = Scope(scope or self.top)
-            run_versions(self, question, inside, lambda: self._run_nest(nest, inside))
-
-    def _run_nest(self, nest: Nest, scope: Scope | None) -> None:
-        if run_as_loops(self, nest, scope or self.top):
-            return
-        if self.late_store is not None and self.late_store.host is nest:
-            raise InternalError("the nest that stores the previous task's rows is not printed")
-        if nest.reductions:
-            raise InternalError("a nest that reduces is not printed from loops")
-        top = self.open(nest, scope)
-        self._run_loops(top, 0)
+    def _run_loops(self, nest: Nest, scope: Scope | None) -> None:
+        """Emit the loops of a nest, perhaps strip by strip."""
+        run = partial(run_as_loops, self, nest, scope or self.top)
+        if nest.strips:
+            for_each_strip(self, nest, run)
+        else:
+            run()
 
     def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
         """Make a nest the current one, and emit what is invariant in its loops."""
@@ -151,71 +123,6 @@ class NestEmitter(Environment):
         top = Scope(scope or self.top)
         self.enter(top, 0)
         return top
-
-    def _run_loops(self, scope: Scope, depth: int) -> None:
-        """Emit the loops of a nest from `depth` on."""
-        order = self.nest.order
-        if depth == len(order):
-            self.body(scope)
-            return
-        name = order[depth]
-        if name == self.nest.vector:
-            if any(a.limits for a in self.accesses):
-                run_bounds_versions(self, scope, lambda: self._run_vectors(scope, depth))
-            else:
-                self._run_vectors(scope, depth)
-        else:
-
-            def inside(position: Value) -> None:
-                inner = Scope(scope, {name: position})
-                self.enter(inner, depth + 1)
-                self._run_loops(inner, depth + 1)
-
-            if depth == 0:
-                nest_loop(self, name, self.ranges[name], 1, inside)
-            else:
-                self.loop(*self.ranges[name], 1, inside)
-
-    def _run_vectors(self, scope: Scope, depth: int) -> None:
-        """Emit a loop over full unrolled vectors, then masked ones."""
-        name, wide = self.nest.order[depth], self.s.lanes * self.nest.unroll
-        low, high = self.ranges[name]
-
-        def at(
-            count: int, masked: bool, alignment: int = 1, end: Value = high
-        ) -> Callable[[Value], None]:
-            def inside(position: Value) -> None:
-                mask = tail_mask(self, end, position, count) if masked else None
-                lanes = Lanes(name, position, count, mask, alignment)
-                inner = Scope(scope, {name: position}, lanes=lanes)
-                self.enter(inner, depth + 1)
-                self.body(inner)
-
-            return inside
-
-        if self.nest.single_use and run_padded_row(self, scope, at):
-            return
-        extent = self.s.phase.axes[name]
-        if isinstance(extent, int) and is_fully_unrolled(self.s, self.nest, self.items):
-            for first, count in vectors_of(self.s.lanes, extent):
-                at(count, True)(number(first))
-            return
-
-        def walk(low: Value, middle: Value, alignment: int) -> None:
-            inside = at(wide, False, self.loop_alignment(name, alignment))
-            if depth == 0:
-                nest_loop(self, name, (low, middle), wide, inside)
-            else:
-                self.loop(low, middle, wide, inside)
-
-        def singly(low: Value, end: Value, masked: bool) -> None:
-            self.loop(low, end, self.s.lanes, at(self.s.lanes, masked, 1, end))
-
-        middle = low
-        if wide & (wide - 1) == 0:
-            loops = partial(walk, alignment=wide), singly
-            middle = align_peel(self, (low, high), wide, loops, scope)
-        run_tail(self, (middle, high), at)
 
     def enter(self, scope: Scope, depth: int) -> None:
         """Emit what is invariant when `depth` loops are open.
@@ -362,9 +269,7 @@ class NestEmitter(Environment):
         step = self.step(s.access, scope.lanes.axis)
         if step == 1:
             address = element_address(self.b, base, scope.offset(s.access), dtype)
-            if self.prefetches_stores and mask is None:
-                prefetch_for_write(self, address, dtype, scope.lanes.count)
-            store_vector(m, address, value, dtype, mask, bypass=self.nontemporal)
+            store_vector(m, address, value, dtype, mask)
         else:
             scatter(m, base, lane_offsets(self, s.access, step, scope), value, dtype, mask)
 
@@ -377,7 +282,9 @@ class NestEmitter(Environment):
         for item in self.items:
             if item not in inside:
                 self.get(item, scope, False)
-        self.save(scope)
+        for item in self.saves:
+            value = self.get(item, scope, False)
+            store_kept(self, (item, 0), self.s.materialised[item], value, scope)
         for s in self.nest.stores:
             self._store(s, scope)
         new = [self.get(x.value, scope, False) for x in self.nest.state_updates]
@@ -385,14 +292,3 @@ class NestEmitter(Environment):
             store_kept(
                 self, (setting.state, 0), self.storage.state_axes(setting.state), value, scope
             )
-        for item in self.nest.scalars:
-            self.top.define(item, self.get(item, scope, False))
-
-    def save(self, scope: Scope) -> None:
-        """Store what later nests need."""
-        for item in self.saves:
-            value = self.get(item, scope, False)
-            if self.nest.packed and self.products is not None:
-                self.products.put(self.nest, value, scope)
-            else:
-                store_kept(self, (item, 0), self.s.materialised[item], value, scope)

@@ -1,4 +1,4 @@
-"""Print a nest of a function from its loops, where other nests are emitted otherwise.
+"""Print a nest of a function from its loops.
 
 The loops read what the function has: ranges and positions of axes are numbers, arrays in scratch
 memory are parameters, and a value that was computed before is an array of one element.
@@ -49,7 +49,6 @@ from smelt.codegen.llvm.vector_loops import (
     in_squares,
     in_tiles,
     in_vectors,
-    why_not_nest,
     without_vectors,
 )
 from smelt.loop import ir as loop
@@ -65,15 +64,10 @@ from smelt.types.expr import Atom, Expr, Index, add, atoms, axis, floordiv, mod,
 Value = ir.Value
 
 
-def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
-    """Emit a nest from its loops, inside those of `scope`; return whether it has any."""
-    if env.range_targets or why_not_nest(env.s, nest, decided=bool(env.known_conditions)):
-        return False
+def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> None:
+    """Emit a nest from its loops, inside those of `scope`."""
     packed = env.products.packed_array(nest) if env.products and nest.packed else None
     squares = packed is not None and packed.squares
-    lanes = env.s.lanes if squares else env.s.lanes * nest.unroll
-    if nest.packed and (packed is None or packed.width % lanes):
-        return False
     printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found, env.frame.done)
     lowering = _NestLowering(env, nest, scope, printer, packed=packed)
     func = lowering.func()
@@ -138,7 +132,6 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     printer.block(func.body)
     for item, value in results.items():
         env.top.define(item, printer.value(value).value)
-    return True
 
 
 def _alignment(env: Environment, nest: Nest) -> int:

@@ -4,7 +4,7 @@
       y[n*i + j] = ..             each j_2 in mid .. to by 16         y[o1 + j_2 : 16 | prefix(..)]
 
 A nest is a map, whose arrays are read and written element by element along its vectors, or reduces
-along them or across its loops.  `why_not_nest` says what else keeps its own emission.
+along them or across its loops.
 Which passes run follows from the schedule, and each of them is a function from loops to loops.
 """
 
@@ -19,7 +19,7 @@ from smelt.codegen.llvm.access.prefetch import PREFETCH_ROWS, is_run
 from smelt.codegen.llvm.instructions.indexing import lane_invariant
 from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.items import Access, accesses_of, contiguous_pair, visited_axes
+from smelt.codegen.llvm.loopir.items import Access, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
@@ -87,30 +87,6 @@ class Share:
     first: Index
     share: Fraction
     before: Index
-
-
-def why_not_nest(s: Schedule, nest: Nest, *, decided: bool = False) -> str:
-    """Return why a nest is not printed from its loops; empty if it is.
-
-    `decided` says that its uniform conditions have one answer.
-    """
-    if nest.has_states or _scans(nest):  # nothing else prints these
-        return ""
-    if nest.product is not None:
-        return "no map"
-    if any(isinstance(i, _OTHERS) or contiguous_pair(i) for i in nest.items):
-        return "no map"
-    if any(i.axes & {*nest.order} for i in nest.scalars):
-        return "values of the last position"
-    if nest.order and (nest.order[-1] != nest.vector or s.lanes & (s.lanes - 1)):
-        return "no vectors"
-    if nest.stages and not decided and any(isinstance(i, ssa.UniformSelect) for i in nest.items):
-        return "stages of two versions"
-    return ""
-
-
-_OTHERS = (ssa.Reduce, ssa.Dot)
-"""Values that only nests of other kinds compute."""
 
 
 def _has_quotients(nest: Nest) -> bool:

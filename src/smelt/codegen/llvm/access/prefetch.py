@@ -38,7 +38,7 @@ LINE_STORED = 4.0
 def prefetch_ahead(
     env: Environment, access: Access, address: Value, dtype: DType, lanes: int
 ) -> None:
-    """Prefetch what a load will read in the next block, row or page.
+    """Prefetch what a load will read in the next block or row, into L2.
 
     `lanes` is the vector width of the load.
     """
@@ -46,48 +46,14 @@ def prefetch_ahead(
         return
     step = next_block(env.s, env.nest, access) or _next_run(env, access)
     if step is None:
-        if _is_run(env, access):
-            _fetch_lines(env, address, dtype, lanes, PREFETCH_BYTES)
         return
-    distance = env.frame.index(step)
-    _fetch_lines(env, element_address(env.b, address, distance, dtype), dtype, lanes)
-
-
-def prefetch_masked(
-    env: Environment, access: Access, address: Value, dtype: DType, lanes: int
-) -> None:
-    """Prefetch one page ahead of a masked load, for consecutive rows.
-
-    Masked loads do not train AMD's hardware prefetcher: short rows, and the tails of others.
-    """
-    if env.prefetch_enabled and _is_run(env, access, masked=True):
-        _fetch_lines(env, address, dtype, lanes, PREFETCH_BYTES)
-
-
-def _fetch_lines(
-    env: Environment, address: Value, dtype: DType, lanes: int, behind: int = 0
-) -> None:
-    """Prefetch the cache lines of `lanes` lanes, `behind` bytes after an address.
-
-    Into L1 if `behind` is set, since they are needed soon, else into L2.
-    """
+    first = element_address(env.b, address, env.frame.index(step), dtype)
     for k in range(0, lanes * dtype.itemsize, CACHE_LINE):
-        line_address = env.b.gep(address, [number(behind + k)], source_etype=ir.IntType(8))
-        prefetch(env.b, line_address, near=behind > 0)
+        prefetch(env.b, env.b.gep(first, [number(k)], source_etype=ir.IntType(8)))
 
 
 PREFETCH_BYTES = 4096
 """Distance of prefetches in bytes: a page, since no hardware prefetcher crosses one."""
-
-
-def _is_run(env: Environment, access: Access, *, masked: bool = False) -> bool:
-    """Return whether a reduction nest is the first to stream through an array.
-
-    For a `masked` load, any nest that reads an array row by row qualifies.  Vectors across cache
-    lines, as in most of NumPy's arrays, keep L1 too busy for the hardware prefetcher to run far
-    enough ahead.
-    """
-    return not env.frame.shares.get(env.nest) and is_run(env.s, env.nest, access, masked=masked)
 
 
 def is_run(s: Schedule, nest: Nest, access: Access, *, masked: bool) -> bool:
@@ -277,35 +243,19 @@ def share_start(s: Schedule, nest: Nest, ask: RowShare) -> tuple[Index, Index]:
     return add(add(row_part, step), skipped), before
 
 
-def prefetch_packed_rows(
-    env: Environment,
-    pack: Nest,
-    scope: Scope,
-    rows: int = PACK_PREFETCH_ROWS,
-    *,
-    near: bool = False,
-) -> None:
-    """Prefetch what a packing nest reads `rows` rows later, into L1 if `near`.
+def prefetch_packed_rows(env: Environment, pack: Nest, scope: Scope, rows: int) -> None:
+    """Prefetch into L1 what a packing nest reads `rows` rows later.
 
     Its rows are too short and too far apart for the hardware prefetcher.
     """
     assert scope.lanes is not None
-    if len(pack.order) < 2:
-        return
     for access in accesses_of(env.items):
         if coefficient(access.offset, pack.order[1]) == 1:
-            prefetch_later(env, access, pack.order[0], rows, scope, scope.lanes.count, near=near)
+            _prefetch_later(env, access, pack.order[0], rows, scope, scope.lanes.count)
 
 
-def prefetch_later(
-    env: Environment,
-    access: Access,
-    axis: str,
-    positions: int,
-    scope: Scope,
-    lanes: int,
-    *,
-    near: bool = False,
+def _prefetch_later(
+    env: Environment, access: Access, axis: str, positions: int, scope: Scope, lanes: int
 ) -> None:
     """Prefetch what `lanes` lanes will read `positions` positions of an axis later."""
     b, offset, step = env.b, scope.offset(access), coefficient(access.offset, axis)
@@ -314,4 +264,4 @@ def prefetch_later(
     dtype, base = env.frame.dtypes[access.buffer], env.frame.buffers[access.buffer]
     next_offset = b.add(offset, b.mul(env.index(step, scope), number(positions)))
     for k in range(0, lanes, max(CACHE_LINE // dtype.itemsize, 1)):
-        prefetch(b, element_address(b, base, b.add(next_offset, number(k)), dtype), near=near)
+        prefetch(b, element_address(b, base, b.add(next_offset, number(k)), dtype), near=True)

@@ -11,7 +11,7 @@ from smelt.codegen.llvm.access.memory import (
     load_vector,
 )
 from smelt.codegen.llvm.access.permute_gather import read_permuted
-from smelt.codegen.llvm.access.prefetch import PREFETCH_BYTES, prefetch_ahead, prefetch_masked
+from smelt.codegen.llvm.access.prefetch import PREFETCH_BYTES, prefetch_ahead
 from smelt.codegen.llvm.access.proven_bounds import LaneBounds, inside_limits
 from smelt.codegen.llvm.instructions.indexing import iota, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
@@ -47,8 +47,6 @@ def read_lanes(
         vector = load_vector(m, address, dtype, mask)
         if mask is None:
             prefetch_ahead(env, access, address, dtype, lanes.count)
-        elif inside is None:
-            prefetch_masked(env, access, address, dtype, lanes.count)
         return vector
     if step == 0 and mask is None:
         address = element_address(b, base, scope.offset(access), dtype)

@@ -84,12 +84,6 @@ def short_lanes_before_end(b: ir.IRBuilder, left: Value, lanes: int) -> ir.Prefi
     return ir.PrefixMask(b.icmp_signed("<", numbers, splat(b, b.trunc(end, kind), lanes)), left)
 
 
-def lanes_if(b: ir.IRBuilder, condition: Value, first: ir.PrefixMask) -> ir.PrefixMask:
-    """Return a mask of the first lanes, or of none if the condition fails."""
-    mask = b.and_(first, splat(b, condition, first.type.count))
-    return ir.PrefixMask(mask, b.select(condition, first.lanes, number(0)))
-
-
 @dataclass(frozen=True, slots=True)
 class LaneAxis:
     """The axis which lanes run along, and their number."""

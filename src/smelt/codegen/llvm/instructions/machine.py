@@ -280,11 +280,6 @@ class LLVMMachine:
         one = self._opaque_one(a)
         return self.add(a, b) if one is None else self.fma(a, one, b)
 
-    def sub_aside(self, a: Value, b: Value) -> Value:
-        """Return a - b as an FMA."""
-        one = self._opaque_one(a)
-        return self.sub(a, b) if one is None else self.fma(a, one, self.neg(b))
-
     def _opaque_one(self, a: Value) -> Value | None:
         """Return a 1 which LLVM cannot recognise as such, or None without AVX-512."""
         dtype = self.float_of(a)

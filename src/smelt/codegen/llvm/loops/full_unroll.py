@@ -1,18 +1,15 @@
-"""Unroll short rows of constant length completely; emit the remainder of others.
+"""Unroll short rows of constant length completely.
 
 A row of 24 is a vector of 16 and one of which 8 lanes are masked.  Each has a constant position and
 mask then.
-
-What remains of a row after its last full unrolled vector are masked vectors, except that unmasked
-ones come first where an access is a permute-gather, which is slow under a mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number, opaque
+from smelt.codegen.llvm.instructions.indexing import lanes_before_end, opaque
 from smelt.codegen.llvm.loopir.items import Item, cut_axes
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
@@ -60,16 +57,6 @@ def is_fully_unrolled(s: Schedule, nest: Nest, items: Sequence[Item] = ()) -> bo
     return inner * -(-extent // s.lanes) <= MAX_UNROLLED_ITEMS
 
 
-def vectors_of(lanes: int, extent: int) -> list[tuple[int, int]]:
-    """Return the first lane and the number of lanes of each vector of a row.
-
-    The last one has as few lanes as hold the rest, so that some need no mask.
-    """
-    vectors = [(first, lanes) for first in range(0, extent, lanes)]
-    first, _ = vectors[-1]
-    return [*vectors[:-1], (first, min(1 << (extent - first - 1).bit_length(), lanes))]
-
-
 def tail_mask(env: Environment, high: Value, position: Value, count: int) -> Value | None:
     """Return the mask of lanes before the end of a row.
 
@@ -87,26 +74,3 @@ def tail_mask(env: Environment, high: Value, position: Value, count: int) -> Val
     if env.nest.stores and env.frame.target.facts.has_mask_registers:
         left = opaque(b, left)
     return lanes_before_end(b, left, count)
-
-
-# ---- tails ---------------------------------------------------------------------------------------
-
-
-def run_tail(
-    env: Environment,
-    bounds: tuple[Value, Value],
-    at: Callable[..., Callable[[Value], None]],
-) -> None:
-    """Emit the positions of a row between two bounds.
-
-    `at` returns the body for a number of lanes, with or without the mask of the row's end, at
-    multiples of a number.
-    """
-    b, nest, lanes, axis = env.b, env.nest, env.s.lanes, env.nest.vector or ""
-    middle, high = bounds
-    alignment = env.loop_alignment(axis, lanes)
-    if lanes < lanes * nest.unroll and any(env.step(x, axis) is None for x in env.accesses):
-        full_end = b.add(middle, b.and_(b.sub(high, middle), number(-lanes)))
-        env.loop(middle, full_end, lanes, at(lanes, False, alignment))
-        middle = full_end
-    env.loop(middle, high, lanes, at(lanes, True, alignment))

@@ -50,20 +50,6 @@ def stream_loop(
         env.loop(*bounds, step, inside)
 
 
-def nest_loop(
-    env: Environment,
-    axis: str,
-    bounds: tuple[Value, Value],
-    step: int,
-    inside: Callable[[Value], None],
-) -> None:
-    """Emit the outermost loop of the current nest, polled if a task may take long."""
-    if is_polled(env.s, env.nest):
-        _poll(env, axis, [_axes(env.s, env.nest) - {axis}], bounds, number(step), inside)
-    else:
-        env.loop(*bounds, step, inside)
-
-
 def is_polled(s: Schedule, nest: Nest) -> bool:
     """Return whether a nest may take long in one task: these grow with the sizes, not in number."""
     counts = [n for g in s.phase.grid if isinstance(n := s.phase.axes[g], int)]

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
-from smelt.codegen.llvm.access.nontemporal import prefetch_for_write
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
@@ -149,13 +148,4 @@ def _store_to(env: Environment, aim: RangeStoreTarget, value: ir.Value, scope: S
     """Store a vector whose columns are all inside a range."""
     assert scope.lanes is not None
     address = element_address(env.b, aim.line, scope.lanes.base, aim.dtype)
-    if env.prefetches_stores and scope.lanes.mask is None:
-        prefetch_for_write(env, address, aim.dtype, scope.lanes.count)
-    store_vector(
-        env.machine(scope, True),
-        address,
-        value,
-        aim.dtype,
-        scope.lanes.mask,
-        bypass=env.nontemporal,
-    )
+    store_vector(env.machine(scope, True), address, value, aim.dtype, scope.lanes.mask)

@@ -8,17 +8,9 @@ each version computes what its answer requires, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Operation, Position, UniformSelect
-from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.ops.combine import CHOICE
-
-Value = ir.Value
 
 
 def version_condition(nest: Nest) -> Item | None:
@@ -57,27 +49,3 @@ def live_items(nest: Nest, taken: dict[Item, bool]) -> list[Item]:
             else:
                 pending += item.args
     return [i for i in nest.items if i in live]
-
-
-def run_versions(env: Environment, question: Item, scope: Scope, run: Callable[[], None]) -> None:
-    """Emit a nest in two versions, and merge the values that both make available (phis)."""
-    b, outer_values = env.b, env.top.values
-    condition = env.get(question, scope, False)
-    ends: list[tuple[Any, dict[Item, Value]]] = []
-
-    def version(answer: bool) -> None:
-        with env.top.branch() as values, env.within(known_conditions={question: answer}):
-            run()
-            ends.append((b.block, values))
-
-    with b.if_else(condition) as (if_true, otherwise):
-        with if_true:
-            version(True)
-        with otherwise:
-            version(False)
-    new_items = [i for i in ends[0][1] if i in ends[1][1] and i not in outer_values]
-    for item in new_items:
-        phi = b.phi(ends[0][1][item].type)
-        for block, values in ends:
-            phi.add_incoming(values[item], block)
-        outer_values[item] = phi

@@ -171,14 +171,10 @@ class PackedArray:
 
 
 class VectorPacker(Protocol):
-    """Takes the vectors of the operands that nests pack for a product."""
+    """Says where the nests of a product pack its operands."""
 
-    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Store one vector of a packed operand."""
-        ...
-
-    def packed_array(self, nest: Nest) -> PackedArray | None:
-        """Return where loops pack an operand; None if only `put` knows."""
+    def packed_array(self, nest: Nest) -> PackedArray:
+        """Return where loops pack an operand."""
         ...
 
 
@@ -198,10 +194,7 @@ class Settings(TypedDict, total=False):
     cached_gathers: Mapping[Item, CachedGather]
     items: Sequence[Item]
     known_conditions: dict[Item, bool]
-    live_items: frozenset[Item]
-    nontemporal: int
     prefetch_enabled: bool
-    prefetches_stores: bool
     products: VectorPacker
     proven_limits: frozenset[Limit]
     range_targets: Sequence[RangeStoreTarget]
@@ -224,7 +217,7 @@ class Environment(ABC):
         self.groups: Mapping[Access, Sequence[Index]] = {}
         """The terms of each access' offset, by the loops that must be open."""
         self.saves: Sequence[Item] = []
-        self.nontemporal, self.prefetches_stores, self.prefetch_enabled = 0, False, True
+        self.prefetch_enabled = True
         self.proven_limits: frozenset[Limit] = frozenset()
         """Bounds checks that are proven for the code that is being emitted."""
         self.cached_gathers: Mapping[Item, CachedGather] = {}
@@ -370,10 +363,6 @@ class Environment(ABC):
     @abstractmethod
     def body(self, scope: Scope) -> None:
         """Emit the innermost body: values, saves, stores, and updates of states."""
-
-    @abstractmethod
-    def save(self, scope: Scope) -> None:
-        """Store what later nests need."""
 
     @abstractmethod
     def index(self, e: Index, scope: Scope, *, lanes: bool = False) -> Value:

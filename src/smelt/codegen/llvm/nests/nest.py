@@ -105,11 +105,6 @@ class Nest:
     store_range: Range | None = None
     """The only range of an axis that is walked, so that its stores need no test."""
 
-    @property
-    def has_states(self) -> bool:
-        """Whether some reductions have their states in arrays, across loops."""
-        return any(not self.in_registers(r) for r in self.reductions)
-
     def in_registers(self, reduction: Reduction) -> bool:
         """Return whether a reduction's result axes are all outside of its reduced axes."""
         reduced_depths = [self.order.index(a) for a in reduction.over if a in self.order]

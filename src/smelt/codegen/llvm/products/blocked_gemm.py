@@ -318,7 +318,7 @@ class BlockedGemm(Packer):
         """Return whether an array is packed in transposed squares, past the axes' ends."""
         return self.is_transposed(nest)
 
-    def packed_array(self, nest: Nest) -> PackedArray | None:
+    def packed_array(self, nest: Nest) -> PackedArray:
         """Return where loops pack an operand."""
         packed = self.rows_of(nest)
         if nest.packed == "right":

@@ -208,7 +208,10 @@ class FusedGemmPacker(Packer):
             def inside(position: Value) -> None:
                 inner = Scope(outer, {k: position}, lanes=vector_lanes)
                 env.enter(inner, 2)
-                env.body(inner)
+                for item in env.items:
+                    env.get(item, inner, False)
+                for item in env.saves:
+                    self._put(env.nest, env.get(item, inner, False), inner)
                 for access, distance in prefetched:
                     self._prefetch_element(
                         access, b.add(inner.offset(access), env.index(distance, top))
@@ -253,8 +256,8 @@ class FusedGemmPacker(Packer):
             return self.c.tile.columns if self.c.wide else 1
         return self.c.tile.lanes if self.c.packs_transposed else 1
 
-    def packed_array(self, nest: Nest) -> PackedArray | None:
-        """Return where loops pack an operand; None if only `put` knows."""
+    def packed_array(self, nest: Nest) -> PackedArray:
+        """Return where loops pack an operand."""
         b, c, is_right = self.b, self.c, nest.packed == "right"
         if c.blocks_k and c.packs_transposed and not is_right:
             row = b.sub(self.env.ranges[c.m][0], self.starts[c.m])
@@ -269,23 +272,20 @@ class FusedGemmPacker(Packer):
         rows = NARROW_PREFETCH_ROWS if c.issue_bound else K_BLOCK_PREFETCH_ROWS
         return replace(packed, prefetch_rows=rows, level=1)
 
-    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Store one vector of a packed operand; vectors of a strip whole, at their position."""
-        b, c = self.b, self.c
-        if not c.blocks_k:
-            super().put(nest, value, scope)
-            return
-        is_prefetched = c.by_tiles and nest.packed == "left" and plain_load(c.left) is not None
-        if scope.lanes is not None and scope.lanes.mask is None and not is_prefetched:
+    def _put(self, nest: Nest, value: Value, scope: Scope) -> None:
+        """Store one vector of the right operand, and prefetch rows that follow in blocks of k."""
+        assert scope.lanes is not None
+        lanes, c = scope.lanes, self.c
+        if c.blocks_k and lanes.mask is None:
             rows = NARROW_PREFETCH_ROWS if c.issue_bound else K_BLOCK_PREFETCH_ROWS
-            prefetch_packed_rows(self.env, nest, scope, rows, near=True)
-        if nest.packed == "right" or not c.packs_transposed:
-            super().put(nest, value, scope)
-            return
-        k, row = (b.sub(scope.axis(a), self.starts[a]) for a in (c.k, c.m))
-        at = b.add(self._strip(row)[0], b.mul(k, number(c.tile.lanes)))
-        value = splat(b, value, c.tile.lanes)
-        store_vector(self.m, self.at(LEFT_PART, at), value, c.item.dtype, None)
+            prefetch_packed_rows(self.env, nest, scope, rows)
+        store_vector(
+            LLVMMachine(self.b, lanes.count, self.env.frame.target),
+            self.at(RIGHT_PART, self.offset(nest, scope)),
+            splat(self.b, value, lanes.count),
+            self.image,
+            lanes.mask,
+        )
 
     def _strip(self, row: Value) -> tuple[Value, Value]:
         """Return where a packed row's strip begins, and the first row of the strip."""

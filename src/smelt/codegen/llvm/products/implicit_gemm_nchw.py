@@ -64,7 +64,7 @@ class ImplicitGemmNchw(Packer):
         """Return the axes which may be partitioned: the channels of the input."""
         return (self.c.depth,) if nest.packed == "right" else ()
 
-    def packed_array(self, nest: Nest) -> PackedArray | None:
+    def packed_array(self, nest: Nest) -> PackedArray:
         """Return where loops pack an operand: pixels in whole vectors, if their rows are short.
 
         What a vector has past the end of its row is overwritten by the next row.

@@ -340,8 +340,8 @@ class ImplicitGemmNhwc(Packer):
 
         env.loop(low, high, lanes, columns)
 
-    def packed_array(self, nest: Nest) -> PackedArray | None:
-        """Return where loops pack an operand; None if only `put` knows."""
+    def packed_array(self, nest: Nest) -> PackedArray:
+        """Return where loops pack an operand."""
         if nest.packed == "right":
             return super().packed_array(nest)
         b, c = self.b, self.c

@@ -23,9 +23,8 @@ from dataclasses import replace
 from functools import partial
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, store_vector
-from smelt.codegen.llvm.instructions.indexing import number, splat
-from smelt.codegen.llvm.instructions.machine import LLVMMachine
+from smelt.codegen.llvm.access.memory import element_address
+from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
@@ -260,8 +259,8 @@ class Packer:
         items = live_items(nest, env.known_conditions) if env.known_conditions else nest.items
         return len(items) == 1 and items[0] in nest.transposed
 
-    def packed_array(self, nest: Nest) -> PackedArray | None:
-        """Return where loops pack an operand; None if only `put` knows."""
+    def packed_array(self, nest: Nest) -> PackedArray:
+        """Return where loops pack an operand."""
         return self.rows_of(nest)
 
     def rows_of(self, nest: Nest) -> PackedArray:
@@ -289,19 +288,6 @@ class Packer:
             steps={k: number(width)},
             width=width,
             panel=self.b.mul(depth, number(width)),
-        )
-
-    def put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Store one vector of a packed operand; called from the body of the packing nest."""
-        b, env, part = self.b, self.env, RIGHT_PART if nest.packed == "right" else LEFT_PART
-        lanes = scope.lanes.count if scope.lanes is not None else None
-        value = splat(b, value, lanes) if lanes else value
-        store_vector(
-            LLVMMachine(b, lanes, env.frame.target),
-            self.at(part, self.offset(nest, scope)),
-            value,
-            self.element if part == LEFT_PART else self.image,
-            scope.lanes.mask if scope.lanes and not self.stores_whole(nest) else None,
         )
 
     def offset(self, nest: Nest, scope: Scope) -> Value:
