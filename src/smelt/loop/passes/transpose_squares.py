@@ -235,19 +235,27 @@ def _multiplier(e: Expr, atom: Atom) -> Index:
 
 
 def transpose_squares(
-    func: ir.Func, row: str, column: str, side: int, *, run: int = 0, ahead: int = 0, tile: int = 0
+    func: ir.Func,
+    row: str,
+    column: str,
+    side: int,
+    *,
+    run: int = 0,
+    ahead: int = 0,
+    tile: int = 0,
+    whole: bool = False,
 ) -> ir.Func:
     """Run loops over rows and columns in squares, whose one strided load is transposed.
 
     It is contiguous along the rows from each multiple of `side` after their beginning on. `run`
     elements of all columns are read one after the other, or if it is 0 those of all rows. A
-    prefetch is `ahead` squares along the columns, or of a next tile, `tile` rows further on.
-    Raises LoopPassError if there is not one such load.
+    prefetch is `ahead` squares along the columns, or of a next tile, `tile` rows further on. If
+    all squares are `whole`, nothing is masked. Raises LoopPassError if there is not one such load.
     """
     names, env = Names(func), types_in(func)
 
     def change(outer: ir.For) -> Body:
-        squares = _Squares(outer, _inside(outer, column), side, names, env)
+        squares = _Squares(outer, _inside(outer, column), side, names, env, whole=whole)
         u, v, body = squares.row, squares.column, squares.body()
         if not run:
             hints = squares.prefetch_later(ahead) if ahead else ()
@@ -275,8 +283,11 @@ def _inside(outer: ir.For, column: str) -> ir.For:
 class _Squares:
     """Squares of a nest: loops over them, and what is done with one of them."""
 
-    def __init__(self, outer: ir.For, inner: ir.For, side: int, names: Names, env: Env) -> None:
+    def __init__(
+        self, outer: ir.For, inner: ir.For, side: int, names: Names, env: Env, *, whole: bool
+    ) -> None:
         self.outer, self.inner, self.side, self.names, self.env = outer, inner, side, names, env
+        self.whole = whole
         self.row, self.column = (
             replace(s, kind="for", var=names.new(s.var), step=side) for s in (outer, inner)
         )
@@ -323,6 +334,8 @@ class _Squares:
         ]
         mask, starts = self.load.place.mask, [self.names.new("start") for _ in rows]
         lets, full = tuple(self._starts(starts)), self._full(rows, starts)
+        if mask is None and self.whole:
+            return (*lets, *_bound(full))
         if mask is None:
             return (*lets, ir.If(_all(inside), full, self._masked(rows, starts), tuple(rows)))
         gaps = [self._extremes(gap) for x in _terms(mask) if (gap := gap_of(x)) is not None]
