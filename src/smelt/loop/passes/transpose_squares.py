@@ -440,9 +440,8 @@ class _Squares:
             begin = self._at(at, start, add(v.low, floordiv(line, lines)))
             yield ir.Let(next_row := self.names.new("next"), ir.position(begin))
             for k in range(length):
-                at = add(ir.number(next_row), k * CACHE_LINE // size)
-                near = ir.Place(self.load.place.buffer, at)
-                yield ir.Prefetch(near, 2)
+                near = add(ir.number(next_row), k * CACHE_LINE // size)
+                yield ir.Prefetch(ir.Place(self.load.place.buffer, near), 2)
 
     def _loops(self) -> tuple[ir.For, ir.For]:
         return self.outer, self.inner
