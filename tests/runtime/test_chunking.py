@@ -22,6 +22,8 @@ from smelt.fusion.bitsets import Hints, at_hints
 from smelt.fusion.plan import Plan
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
+from smelt.graph import text as graph_text
+from smelt.graph.interp import run as interpret
 from smelt.graph.ir import Graph
 from smelt.graph.loop import Loop
 from smelt.graph.text import name_values
@@ -433,6 +435,34 @@ def test_a_large_sum_over_rows_is_added_to() -> None:
     result = program.run(arrays, sizes_of(graph_of(code, arrays), arrays))
     for got, want in zip(result, sm.jit(code)(*arrays), strict=True):
         np.testing.assert_allclose(got, np.asarray(want), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "last", ["pad(v3) {low=(0, 0), high=(0, 2), value=31}", "concat(v3, b) {axis=1}"]
+)
+def test_elements_beside_a_sum_are_not_summed(last: str) -> None:
+    """Padding of a sum is stored once; chunks merge what they reduce."""
+    source = """graph f(x: u8[m,65], limit: i32[m,1], y: u8[1,65,2], b: u64[m,2]) {
+      at = iota() {shape=(1, 65), axis=1, dtype=i32}
+      inside = le(at, limit)
+      v0 = select(inside, x, 1:u8)
+      v1 = reshape(v0) {shape=(m, 65, 1)}
+      v2 = sub(v1, y)
+      v3 = reduce.sum(v2) {axes=(1,)}
+      v4 = LAST
+      return v4
+    }"""
+    graph, m = graph_text.parse(source.replace("LAST", last)), 200
+    arrays = [
+        RNG.integers(0, 3, (m, 65)).astype(np.uint8),
+        RNG.integers(0, 60, (m, 1)).astype(np.int32),
+        RNG.integers(0, 3, (1, 65, 2)).astype(np.uint8),
+        RNG.integers(0, 60, (m, 2)).astype(np.uint64),
+    ]
+    with patch.multiple(compose, MAX_SLOWER=9.0, IO_TIME_FACTOR=0.01):
+        program = driver.compile(graph, hints={"m": m}, target=TINY, journal=Journal())
+    assert program.plan.chunked_clusters
+    np.testing.assert_array_equal(program.run(arrays, (m,))[0], interpret(graph, arrays)[0])
 
 
 def test_a_round_keeps_less_where_that_is_about_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -414,12 +414,19 @@ class _ChunkGrower:
                     self._add(x, cut)
             if axis >= node.type.rank and node not in self.graph.outputs:
                 readers = self.readers[node]
-                for reader in readers if all(r.op.is_view for r in readers) else ():
+                for reader in readers if all(map(self._moves_elements, readers)) else ():
                     self._add(reader, reader.type.rank)  # stored in the shape that it is read in
             if WHOLE < axis < node.type.rank and self._is_large(node):
                 for reader in self.readers[node]:
                     if reader not in self.early:
                         self._add(reader, self._axis_in_reader(reader, node, axis))
+
+    def _moves_elements(self, node: Node) -> bool:
+        """Return whether a node is a view without elements of its own, such as padding.
+
+        Those would be merged chunk after chunk like parts of a reduction.
+        """
+        return node.op.is_view and not self.trace(node).guards
 
     def _widens(self, node: Node) -> bool:
         """Return whether a node is elementwise with a result larger than its operands."""

@@ -50,8 +50,8 @@ def no_gain(combine: str, value: ir.Value, old: ir.Value) -> ir.Value:
 
     What is neither is better, or NaN: one comparison of a processor.
     """
-    op = COMBINES[combine].scalar
-    return ir.Apply("or", (ir.Apply(op, (old, value)), ir.Apply("eq", (value, old))))
+    op = {"gt": "ge", "lt": "le"}[COMBINES[combine].scalar]
+    return ir.Apply(op, (old, value))
 
 
 def better(combine: str, new: Pair, old: Pair, *, in_order: bool = False) -> Pair:
@@ -69,6 +69,6 @@ def better(combine: str, new: Pair, old: Pair, *, in_order: bool = False) -> Pai
 
     takes = wins(value, old_value)
     if not in_order:
-        ties = ir.Apply("not", (wins(old_value, value),))
+        ties = both("or", no_gain(combine, old_value, value), both("ne", value, value))
         takes = both("or", takes, both("and", ties, both("lt", at, old_at)))
     return ir.Apply("select", (takes, value, old_value)), ir.Apply("select", (takes, at, old_at))

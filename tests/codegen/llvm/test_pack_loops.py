@@ -40,14 +40,14 @@ RUNS = """tile runs(p: out f32[], w: f16[], table: i64[], next: f16[]; stride, r
       p[to_k_2 : 2] = shuffle(permute, tile_1; 2, 3)
   else
     prefetch next[0] level 2
-    row_3 = w[min(0, rows - 1)*stride : 2 | prefix(length, 2)]
+    row_3 = w[min(0, rows - 1)*stride : 2 | prefix(min(4611686018427387904, max(-4611686018427387904, length)), 2)]
     prefetch next[stride] level 2
-    row_4 = w[min(1, rows - 1)*stride : 2 | prefix(length, 2)]
+    row_4 = w[min(1, rows - 1)*stride : 2 | prefix(min(4611686018427387904, max(-4611686018427387904, length)), 2)]
     tile_2 = shuffle(transpose, row_3, row_4)
     to_j_1 = table[0]
     p[to_j_1 : 2] = shuffle(permute, tile_2; 0, 1)
     to_j_2 = table[1]
-    p[to_j_2 : 2] = shuffle(permute, tile_2; 2, 3)"""
+    p[to_j_2 : 2] = shuffle(permute, tile_2; 2, 3)"""  # noqa: E501 - numbers of a text are clamped
 PAIRS = """tile pairs(p: out i16[], w: i16[]; rows, stride, complete, all)
   for m in 0 .. rows
     o_1 = m*stride + stride*4
@@ -75,8 +75,8 @@ PLANES = """tile planes(y: out f32[], s: f32[]; channels, plane, pixel, length)
       row_3 = s[c + z*pixel : 2]
       row_4 = s[z*pixel + o_1 : 2]
       tile_2 = shuffle(transpose, row_3, row_4)
-      y[z + o_2 : 2 | prefix(-z + length, 2)] = shuffle(permute, tile_2; 0, 1)
-      y[z + o_3 : 2 | prefix(-z + length, 2)] = shuffle(permute, tile_2; 2, 3)"""
+      y[z + o_2 : 2 | 0 + lane(2) < -z + length] = shuffle(permute, tile_2; 0, 1)
+      y[z + o_3 : 2 | 0 + lane(2) < -z + length] = shuffle(permute, tile_2; 2, 3)"""
 GOLDEN = {
     RUNS: run_tile(2, "f16", "f32"),
     PAIRS: pair_rows(4, 3, odd=True),

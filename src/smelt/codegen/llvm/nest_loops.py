@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import next_block, share_start
+from smelt.codegen.llvm.instructions.dot_product import to_packed_bits
 from smelt.codegen.llvm.instructions.indexing import multiple_of
 from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
 from smelt.codegen.llvm.instructions.scope import Scope
@@ -57,7 +59,7 @@ from smelt.loop.passes.fuse_if import fuse_if
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.passes.version import version
 from smelt.loop.walk import is_short
-from smelt.types.dtype import DType, bool_, i64
+from smelt.types.dtype import DType, bool_, i16, i64
 from smelt.types.expr import Atom, Expr, Index, add, atoms, axis, floordiv, mod, mul, sub
 
 Value = ir.Value
@@ -199,6 +201,10 @@ class _NestLowering(Lowering):
         self._add_scratch()
         if packed is not None:
             self._add_array(PACKED, packed.address, packed.dtype)
+            if (group := packed.group) is not None and group.step == "bfloats":
+                (item,) = nest.saves
+                bits_of = partial(to_packed_bits, item=item, group=group)
+                printer.add_bits(PACKED, packed.address, i16, bits_of)
         self.ranges = {a: self._range(a) for a in env.s.phase.axes if self._has_range(a)}
         self._add_values()
 

@@ -6,7 +6,7 @@ and offsets that do not change in a loop are the passes' business (`smelt.loop.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -67,6 +67,7 @@ from smelt.types.dtype import DType, bool_, f64, i32, i64
 from smelt.types.expr import Atom, Expr, Index, atoms
 
 Value = ir.Value
+BitsOf = Callable[[LLVMMachine, Value], Value]
 I1 = ir.IntType(1)
 
 
@@ -98,6 +99,8 @@ class LoopPrinter:
         self.addresses: dict[str, Value] = {}
         self.dtypes: dict[str, DType] = {}
         self.lengths: dict[str, int] = {}
+        self.bits_of: dict[str, BitsOf] = {}
+        """How arrays of bits hold registers."""
         self.names: dict[str, Typed] = {}
         """Lets, carries, loop variables, sizes and numbers in scope."""
         self.registers: dict[str, Typed] = {}
@@ -112,6 +115,17 @@ class LoopPrinter:
     def add_array(self, name: str, address: Value, dtype: DType, elements: int = 0) -> None:
         """Say where an array is, its element type, and its constant length or 0."""
         self.addresses[name], self.dtypes[name], self.lengths[name] = address, dtype, elements
+
+    def add_bits(
+        self,
+        name: str,
+        address: Value,
+        dtype: DType,
+        bits_of: Callable[[LLVMMachine, Value], Value],
+    ) -> None:
+        """Say where an array of type `dtype` is that holds the bits of numbers."""
+        self.add_array(name, address, dtype)
+        self.bits_of[name] = bits_of
 
     def add_register(self, name: str, value: Value, dtype: DType) -> None:
         """Say which register holds an array of one element."""
@@ -234,16 +248,16 @@ class LoopPrinter:
             self._store_interleaved(place, s.value.args)
             return
         joined = loop.Apply(s.join, (s.value, loop.Load(place))) if s.join else s.value
-        value = self.value(joined)
-        m = self.machine(place.lanes)
+        value, m = self.value(joined), self.machine(place.lanes)
+        raw = value.value if place.lanes == 1 else splat(self.b, value.value, place.lanes)
+        if place.buffer in self.bits_of:
+            raw = self.bits_of[place.buffer](m, raw)
         mask = self._mask(place)
         if place.lanes == 1:
-            store_scalar(m, self._address(place), value.value, dtype, mask)
+            store_scalar(m, self._address(place), raw, dtype, mask)
         elif place.stride == 1 and not isinstance(place.at, loop.Value):
-            raw = splat(self.b, value.value, place.lanes)
             store_vector(m, self._address(place), raw, dtype, mask, bypass=s.nontemporal)
         else:
-            raw = splat(self.b, value.value, place.lanes)
             scatter(m, self.addresses[place.buffer], self._offsets(place), raw, dtype, mask)
 
     def _store_interleaved(self, place: loop.Place, args: Sequence[loop.Value]) -> None:

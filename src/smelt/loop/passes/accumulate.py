@@ -301,7 +301,7 @@ class _Accumulate(ThreadState):
         return (*before, self.thread_loop(s, named, free), *after)
 
     def _first(self, s: ir.For) -> Body:
-        """Return a copy of the body for the first of few vectors, in whose lanes all are best."""
+        """Return a copy of the body for the first of few vectors: all its elements are best."""
         if not (isinstance(s.low, int) and isinstance(s.high, int) and isinstance(s.step, int)):
             return ()
         few = s.step > 1 and s.low < s.high <= s.low + MAX_COPIED_VECTORS * s.step

@@ -99,6 +99,8 @@ class _Grouped(Rewriter):
         return new
 
     def statement(self, s: ir.Statement) -> Body:
+        if not (self.groups or isinstance(s, ir.For | ir.If)):
+            return (s,)
         outer, self.lets = self.lets, []
         new = self.rebuild(s)
         before, self.lets = self.lets, outer

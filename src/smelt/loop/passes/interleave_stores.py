@@ -22,7 +22,7 @@ from itertools import groupby
 from smelt.loop import ir
 from smelt.loop.env import type_of, types_in
 from smelt.loop.ir import Module
-from smelt.loop.walk import Body, Rewriter, with_func_body
+from smelt.loop.walk import Body, Rewriter, statements, with_func_body
 from smelt.types.expr import Expr, sub
 
 __all__ = ["Module", "interleave_stores"]
@@ -33,6 +33,8 @@ MAX_INTERLEAVED = 16
 
 def interleave_stores(func: ir.Func) -> ir.Func:
     """Replace stores to all columns of rows by one of whole rows."""
+    if not any(map(_array_of, statements(func.body))):
+        return func
     return with_func_body(func, _Interleaved(func).body(func.body))
 
 

@@ -73,7 +73,7 @@ tile f(s: f32[], y: out f32[]; n, a, b, c, d)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import reduce
 
@@ -164,12 +164,15 @@ def stage_shared(func: ir.Func, row: str, column: str, side: int) -> tuple[ir.Fu
     names, env, walks = Names(func), types_in(func), list[str]()
 
     def change(outer: ir.For) -> Body:
-        inner = loop_over(outer.body, column)
+        inner, inside = loop_over(outer.body, column), {*bound(outer.body)}
         before: list[ir.Statement] = []
         staged: dict[ir.Place, ir.Load] = {}
 
         def read(v: ir.Value) -> ir.Value:
-            if not isinstance(v, ir.Load) or (group := _group(v.place, outer, inner)) is None:
+            if (
+                not isinstance(v, ir.Load)
+                or (group := _group(v.place, outer, inner, inside)) is None
+            ):
                 return v
             if v.place not in staged:
                 stride, rest, number, size = group
@@ -197,16 +200,20 @@ def stage_shared(func: ir.Func, row: str, column: str, side: int) -> tuple[ir.Fu
     return replace_loop(func, row, change), walks
 
 
-def _group(place: ir.Place, outer: ir.For, inner: ir.For) -> tuple[Index, Index, Index, int] | None:
+def _group(
+    place: ir.Place, outer: ir.For, inner: ir.For, inside: Collection[str]
+) -> tuple[Index, Index, Index, int] | None:
     """Return how a strided load's index depends on the number of a group of rows.
 
     That is its stride, the rest of the index, the number, and the rows of a group: 0 if all rows
-    read the same. None if each row reads elements of its own.
+    read the same. None if each row reads elements of its own, or at positions `inside` of them.
     """
     at = place.at
     if not isinstance(at, Expr) or place.mask is not None:
         return None
     if coefficient(at, inner.var) in (None, 0, 1):
+        return None
+    if any(a.name != inner.var and a.name in inside for a in atoms(at)):
         return None
     varying = {a for m, _ in at.terms for a in m if _reads(a, outer.var)}
     if not varying:

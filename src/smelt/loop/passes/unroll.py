@@ -60,11 +60,11 @@ def unroll(func: ir.Func) -> ir.Func:
 class _Unroll(Rewriter):
     def __init__(self, func: ir.Func) -> None:
         super().__init__()
-        self.new_names, self.env = Names(func), types_in(func)
+        self.new_names = Names(func)
 
     def statement(self, s: ir.Statement) -> Body:
         if not isinstance(s, ir.For) or s.kind != "unroll":
-            return (self.rebuild(s),)
+            return (self.rebuild(s),) if isinstance(s, ir.For | ir.If) else (s,)
         low, high, step = s.low, s.high, s.step
         if not (isinstance(low, int) and isinstance(high, int) and isinstance(step, int)):
             raise LoopPassError(f"the range of {s.var} is not constant")
@@ -80,8 +80,6 @@ class _Unroll(Rewriter):
         """Return the body for one iteration, and set the next values of its carries."""
         names = {name: self.new_names.new(name) for name in current}
         lets = [ir.Let(names[name], value) for name, value in current.items()]
-        for name, new in names.items():
-            self.env.values[new] = self.env.values[name]
         body = rename(fresh(s.body, self.new_names, {s.var: k}), names)
         inner = [t for t in body if not isinstance(t, ir.Next)]
         # `rename` also renamed the carries that `Next` sets.
