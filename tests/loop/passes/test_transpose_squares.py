@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -49,7 +51,7 @@ def test_squares_and_tiles_have_the_same_elements(
     value: str, sizes: tuple[int, int, int], run_elements: int, ahead: int, tile: int
 ) -> None:
     plain, numbers = _source(value), dict(zip("rca", sizes, strict=True))
-    options = {"run": run_elements, "ahead": ahead, "tile": tile}
+    options: dict[str, Any] = {"run": run_elements, "ahead": ahead, "tile": tile}
     wanted = _result(plain, numbers)
     squares = transpose_squares(plain, "i", "j", SIDE, **options)
     assert text(parse(text(Module("f", (squares,))))) == text(Module("f", (squares,)))
