@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -49,7 +51,7 @@ def test_squares_and_tiles_have_the_same_elements(
     value: str, sizes: tuple[int, int, int], run_elements: int, ahead: int, tile: int
 ) -> None:
     plain, numbers = _source(value), dict(zip("rca", sizes, strict=True))
-    options = {"run": run_elements, "ahead": ahead, "tile": tile}
+    options: dict[str, Any] = {"run": run_elements, "ahead": ahead, "tile": tile}
     wanted = _result(plain, numbers)
     squares = transpose_squares(plain, "i", "j", SIDE, **options)
     assert text(parse(text(Module("f", (squares,))))) == text(Module("f", (squares,)))
@@ -85,3 +87,22 @@ def test_only_what_is_strided_is_transposed() -> None:
 def test_one_load_is_transposed_at_once(value: str) -> None:
     with pytest.raises(LoopPassError, match="loads are strided"):
         transpose_squares(_source(value), "i", "j", SIDE)
+
+
+def test_lines_of_a_next_tile_follow_one_another() -> None:
+    func = transpose_squares(_source("x[j*c + i]"), "i", "j", SIDE, run=16, tile=32)
+    lines = text(Module("f", (func,))).splitlines()
+    prefetches = [line.strip() for line in lines if "prefetch" in line]
+    assert prefetches == [
+        f"prefetch x[next_{n}{at}] level 2" for n in (1, 2) for at in ("", " + 16")
+    ]
+    begins = [line.split("= ")[1] for line in lines if line.strip().startswith("next_")]
+    assert len(begins) == 2 and begins[0] != begins[1]
+    assert all("next_" not in begin for begin in begins)
+
+
+def test_whole_squares_are_read_without_masks() -> None:
+    plain, sizes = _source("x[j*c + i]"), {"r": 8, "c": 12, "a": 4}
+    squares = transpose_squares(plain, "i", "j", SIDE, run=4, whole=True)
+    assert not any(x.place.mask for s in statements(squares.body) for x in loads(*values(s)))
+    assert np.array_equal(_result(squares, sizes), _result(plain, sizes))

@@ -238,8 +238,8 @@ def in_vectors(
         func = replace_loop(func, name, lambda t: (replace(t, kind="unroll"),))
     func = unroll(func) if short else func
     func = interleave_stores(group_loads(func))
-    for item, loops in fills:
-        func = _across(func, s, nest, item, loops)
+    for item, loops, whole in fills:
+        func = _across(func, s, nest, item, loops, whole=whole)
     if jammed:
         func = jam(hoist_offsets(func), jammed, together, pairs)
     if is_polled(s, nest):
@@ -473,8 +473,8 @@ MAX_WORK = 16
 """Maximum instructions per vector: the body is unrolled for each column of a square."""
 
 
-Fill = tuple[ssa.Load, tuple[str, str]]
-"""A load that is transposed, and the loops that move what it reads."""
+Fill = tuple[ssa.Load, tuple[str, str], bool]
+"""A load that is transposed, the loops that move what it reads, and whether in whole squares."""
 
 
 def in_tiles(
@@ -491,9 +491,9 @@ def in_tiles(
     if streaming and _is_plain(s, nest):
         written = {identifier(x.access.buffer) for x in nest.stores}
         func, aligned = store_tile_if_aligned(func, row, column, s.lanes, written)
-        fills.append((nest.transposed[0], aligned))
+        fills.append((nest.transposed[0], aligned, True))
     func, copies = stage_tiles(func, row, column, arrays)
-    fills += [(i, copies[t.name]) for i, t in tiles.items() if t.name in copies]
+    fills += [(i, copies[t.name], False) for i, t in tiles.items() if t.name in copies]
     if not nest.strips:
         func, walks = stage_shared(func, row, column, transpose_side(s.lanes))
         for walk in walks:
@@ -509,14 +509,20 @@ def in_squares(func: loop.Func, s: Schedule, nest: Nest, tile: Tile) -> loop.Fun
 
 
 def _across(
-    func: loop.Func, s: Schedule, nest: Nest, item: ssa.Load, loops: tuple[str, str]
+    func: loop.Func,
+    s: Schedule,
+    nest: Nest,
+    item: ssa.Load,
+    loops: tuple[str, str],
+    *,
+    whole: bool,
 ) -> loop.Func:
     """Transpose a tile, whole cache lines of all columns after one another."""
     line = CACHE_LINE // s.phase.dtypes[item.access.buffer].itemsize
     run, tile = max(line, s.lanes), transpose_side(s.lanes)
     if nest.strips:
         tile = max(strip_rows(item.dtype, s.lanes), line)
-    return transpose_squares(func, *loops, s.lanes, run=run, tile=tile)
+    return transpose_squares(func, *loops, s.lanes, run=run, tile=tile, whole=whole)
 
 
 def _is_plain(s: Schedule, nest: Nest) -> bool:

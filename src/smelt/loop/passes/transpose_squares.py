@@ -17,10 +17,12 @@ tile f(x: f32[], t: out f32[]; n, a, b, c, d)
         row_1' = x[start_1 : 2]
         row_2' = x[start_2 : 2]
       else
-        at_1 = select(j_1 < d, start_1, 0)
-        row_1' = x[at_1 : 2 | prefix(min(-i_1 + b, -j_1*2 + d*2), 2)]
-        at_2 = select(j_1 + 1 < d, start_2, 0)
-        row_2' = x[at_2 : 2 | prefix(min(-i_1 + b, -j_1*2 + d*2 - 2), 2)]
+        rows_1 = -i_1 + b
+        left_1 = -j_1*2 + d*2
+        at_1 = select(left_1 > 0, start_1, 0)
+        row_1' = x[at_1 : 2 | prefix(min(left_1, rows_1), 2)]
+        at_2 = select(left_1 > 2, start_2, 0)
+        row_2' = x[at_2 : 2 | prefix(min(left_1 - 2, rows_1), 2)]
       tile_1 = shuffle(transpose, row_1, row_2)
       column_1 = shuffle(permute, tile_1; 0, 1)
       t[i_1*64 + j_1 : 2] = column_1
@@ -240,19 +242,27 @@ def _multiplier(e: Expr, atom: Atom) -> Index:
 
 
 def transpose_squares(
-    func: ir.Func, row: str, column: str, side: int, *, run: int = 0, ahead: int = 0, tile: int = 0
+    func: ir.Func,
+    row: str,
+    column: str,
+    side: int,
+    *,
+    run: int = 0,
+    ahead: int = 0,
+    tile: int = 0,
+    whole: bool = False,
 ) -> ir.Func:
     """Run loops over rows and columns in squares, whose one strided load is transposed.
 
     It is contiguous along the rows from each multiple of `side` after their beginning on. `run`
     elements of all columns are read one after the other, or if it is 0 those of all rows. A
-    prefetch is `ahead` squares along the columns, or of a next tile, `tile` rows further on.
-    Raises LoopPassError if there is not one such load.
+    prefetch is `ahead` squares along the columns, or of a next tile, `tile` rows further on. If
+    all squares are `whole`, nothing is masked. Raises LoopPassError if there is not one such load.
     """
     names, env = Names(func), types_in(func)
 
     def change(outer: ir.For) -> Body:
-        squares = _Squares(outer, _inside(outer, column), side, names, env)
+        squares = _Squares(outer, _inside(outer, column), side, names, env, whole=whole)
         u, v, body = squares.row, squares.column, squares.body()
         if not run:
             hints = squares.prefetch_later(ahead) if ahead else ()
@@ -280,8 +290,11 @@ def _inside(outer: ir.For, column: str) -> ir.For:
 class _Squares:
     """Squares of a nest: loops over them, and what is done with one of them."""
 
-    def __init__(self, outer: ir.For, inner: ir.For, side: int, names: Names, env: Env) -> None:
+    def __init__(
+        self, outer: ir.For, inner: ir.For, side: int, names: Names, env: Env, *, whole: bool
+    ) -> None:
         self.outer, self.inner, self.side, self.names, self.env = outer, inner, side, names, env
+        self.whole = whole
         self.row, self.column = (
             replace(s, kind="for", var=names.new(s.var), step=side) for s in (outer, inner)
         )
@@ -328,6 +341,8 @@ class _Squares:
         ]
         mask, starts = self.load.place.mask, [self.names.new("start") for _ in rows]
         lets, full = tuple(self._starts(starts)), self._full(rows, starts)
+        if mask is None and self.whole:
+            return (*lets, *_bound(full))
         if mask is None:
             return (*lets, ir.If(_all(inside), full, self._masked(rows, starts), tuple(rows)))
         gaps = [self._extremes(gap) for x in _terms(mask) if (gap := gap_of(x)) is not None]
@@ -365,17 +380,22 @@ class _Squares:
         u, v, buffer = self.row, self.column, self.load.place.buffer
         test, other = self.load.place.mask, self.load.other
         wide = None if test is None else Widen(self.outer, self.side, self.env).value(test)
-        out: list[ir.Statement] = []
+        count, left = self.names.new("rows"), self.names.new("left")
+        lanes = mul(sub(v.high, ir.variable(v)), self.side)
+        out: list[ir.Statement] = [
+            ir.Let(count, ir.position(sub(u.high, ir.variable(u)))),
+            ir.Let(left, ir.position(lanes)),
+        ]
         for k, name in enumerate(rows):
-            row = add(ir.variable(v), k)
             start = ir.position(ir.number(starts[k]))
-            start = ir.Apply("select", (_test("lt", row, v.high), start, ir.position(0)))
+            exists = _test("gt", ir.number(left), k * self.side)
+            start = ir.Apply("select", (exists, start, ir.position(0)))
             out.append(ir.Let(at := self.names.new("at"), start))
-            left = minimum(sub(u.high, ir.variable(u)), mul(sub(v.high, row), self.side))
-            on: ir.Value = ir.Prefix(left, self.side)
+            most = minimum(ir.number(count), sub(ir.number(left), k * self.side))
+            on: ir.Value = ir.Prefix(most, self.side)
             inside = None
             if wide is not None:
-                places = {self.outer.var: ir.variable(u), self.inner.var: row}
+                places = {self.outer.var: ir.variable(u), self.inner.var: add(ir.variable(v), k)}
                 inside = Rewriter(lambda a, places=places: places.get(a.name)).value(wide)
                 on = ir.Apply(BOTH, (on, inside))
             value: ir.Value = ir.Load(ir.Place(buffer, ir.number(at), self.side, 1, on))
@@ -390,8 +410,9 @@ class _Squares:
         assert isinstance(at, Expr)
         step = coefficient(at, self.inner.var)
         for k, name in enumerate(starts):
-            start = self._at(at, u, add(v, k))
-            if k > 0 and step is not None:
+            if k == 0 or step is None:
+                start = self._at(at, u, add(v, k))
+            else:
                 start = add(ir.number(starts[k - 1]), step)
             yield ir.Let(name, ir.position(start))
 
@@ -405,7 +426,7 @@ class _Squares:
                 place = self._at(at, ir.variable(self.row), add(first, k))
                 yield ir.Prefetch(ir.Place(self.load.place.buffer, place))
 
-    def prefetch_next(self, u: Index, run: int, tile: int) -> Iterator[ir.Prefetch]:
+    def prefetch_next(self, u: Index, run: int, tile: int) -> Iterator[ir.Statement]:
         """Yield prefetches of the next tile's share: as many lines as are read at a position.
 
         The tile follows along the rows. Its lines are numbered column by column.
@@ -424,9 +445,10 @@ class _Squares:
             line = add(mul(nth, share), first)
             start = add(mul(mod(line, lines), CACHE_LINE // size), add(self.outer.low, tile))
             begin = self._at(at, start, add(v.low, floordiv(line, lines)))
+            yield ir.Let(next_row := self.names.new("next"), ir.position(begin))
             for k in range(length):
-                near = ir.Place(self.load.place.buffer, add(begin, k * CACHE_LINE // size))
-                yield ir.Prefetch(near, 2)
+                near = add(ir.number(next_row), k * CACHE_LINE // size)
+                yield ir.Prefetch(ir.Place(self.load.place.buffer, near), 2)
 
     def _loops(self) -> tuple[ir.For, ir.For]:
         return self.outer, self.inner
