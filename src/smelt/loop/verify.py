@@ -168,9 +168,9 @@ class _Verifier:
         if carry is None:
             _refuse(f"{s.name} is not folded by a loop around this")
         wanted, actual = env.values[s.name], type_of(s.value, env)
-        own = carry.mode == "own" or carry.position != ""
-        dtype = wanted.dtype if own else type_of(carry.init, env).dtype
-        fits = actual.dtype in (dtype, wanted.dtype) or (not own and actual.dtype.is_float)
+        is_own = carry.mode == "own" or carry.position != ""
+        dtype = wanted.dtype if is_own else type_of(carry.init, env).dtype
+        fits = actual.dtype in (dtype, wanted.dtype) or (not is_own and actual.dtype.is_float)
         if not fits:
             _refuse(f"{s.name} folds {wanted.dtype.name}, not {actual.dtype.name}")
         lanes = wanted.lanes * (4 if carry.mode == "pairs" else 1)
@@ -303,12 +303,12 @@ class _Verifier:
             positional = c.combine != "" and COMBINES[c.combine].positional
             if positional != (c.position != "") or positional != (c.start is not None):
                 _refuse(f"a position and its start go with argmax and argmin, as {c.name}")
-            own = c.mode == "own" or positional
+            is_own = c.mode == "own" or positional
             if positional and not self._is_start(c, init, env):
                 _refuse(f"{c.position} starts from {init.lanes} lanes of i64")
-            if not own and (not c.combine or not COMBINES[c.combine].wide):
+            if not is_own and (not c.combine or not COMBINES[c.combine].wide):
                 _refuse(f"only sums and products round by a mode such as {c.mode}")
-            if not own and not init.dtype.is_float:
+            if not is_own and not init.dtype.is_float:
                 _refuse(f"{c.name} sums in {f64.name}, not {init.dtype.name}")
 
     def _is_start(self, c: ir.Carry, init: Type, env: Env) -> bool:

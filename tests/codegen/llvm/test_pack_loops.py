@@ -40,14 +40,16 @@ RUNS = """tile runs(p: out f32[], w: f16[], table: i64[], next: f16[]; stride, r
       p[to_k_2 : 2] = shuffle(permute, tile_1; 2, 3)
   else
     prefetch next[0] level 2
-    row_3 = w[min(0, rows - 1)*stride : 2 | prefix(min(4611686018427387904, max(-4611686018427387904, length)), 2)]
+    row_3 = w[min(0, rows - 1)*stride : 2 | \
+prefix(min(4611686018427387904, max(-4611686018427387904, length)), 2)]
     prefetch next[stride] level 2
-    row_4 = w[min(1, rows - 1)*stride : 2 | prefix(min(4611686018427387904, max(-4611686018427387904, length)), 2)]
+    row_4 = w[min(1, rows - 1)*stride : 2 | \
+prefix(min(4611686018427387904, max(-4611686018427387904, length)), 2)]
     tile_2 = shuffle(transpose, row_3, row_4)
     to_j_1 = table[0]
     p[to_j_1 : 2] = shuffle(permute, tile_2; 0, 1)
     to_j_2 = table[1]
-    p[to_j_2 : 2] = shuffle(permute, tile_2; 2, 3)"""  # noqa: E501 - numbers of a text are clamped
+    p[to_j_2 : 2] = shuffle(permute, tile_2; 2, 3)"""
 PAIRS = """tile pairs(p: out i16[], w: i16[]; rows, stride, complete, all)
   for m in 0 .. rows
     o_1 = m*stride + stride*4

@@ -192,9 +192,7 @@ def in_vectors(
     if together:
         is_short, wide, rest = False, s.lanes, s.lanes
     inner = [t for t in _loops(func) if t not in func.body]
-    by_rows = row is not None and nest.vector in s.block
-    by_rows &= row is not None and (row.kind == "each" or bool(nest.reductions))
-    by_rows &= packed is None or not packed.prefetch_rows
+    by_rows = row is not None and _prefetches_rows(s, nest, row, packed)
     before = {t.var for t in _loops(func)} - {var}
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     streaming &= _fills_lines(s, nest)
@@ -245,6 +243,13 @@ def in_vectors(
     if is_polled(s, nest):
         func = _with_polls(func, inner, wide)
     return func if jammed else hoist_offsets(func)
+
+
+def _prefetches_rows(s: Schedule, nest: Nest, row: loop.For, packed: PackedArray | None) -> bool:
+    """Return whether rows that follow are prefetched, element by element."""
+    if nest.vector not in s.block or (packed is not None and packed.prefetch_rows):
+        return False
+    return row.kind == "each" or bool(nest.reductions)
 
 
 def _zero(packed: PackedArray) -> loop.Const | None:

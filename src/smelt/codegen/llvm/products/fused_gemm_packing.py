@@ -273,7 +273,7 @@ class FusedGemmPacker(Packer):
         return replace(packed, prefetch_rows=rows, level=1)
 
     def _put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Store one vector of the right operand, and prefetch rows that follow in blocks of k."""
+        """Store a vector of the right operand; in blocks of k, prefetch later rows."""
         assert scope.lanes is not None
         lanes, c = scope.lanes, self.c
         if c.blocks_k and lanes.mask is None:
