@@ -197,8 +197,7 @@ def in_vectors(
     streaming &= bool(nest.stores) and not nest.reductions and not is_short
     streaming &= _fills_lines(s, nest)
     parts: dict[str, int | None] = {t.var: None for t in _loops(func) if t.var == var}
-    keeps_start = nest.reductions or nest.state_updates or (packed and packed.width)
-    if not (keeps_start or cuts or is_short or _scans(nest)):
+    if not (cuts or is_short or _keeps_starts(nest, packed)):
         func, parts = split_tests(func, var)
     group = group if group < wide else 0
     func = _widen_parts(func, s, nest, parts, (wide, rest, group), align, streaming)
@@ -243,6 +242,16 @@ def in_vectors(
     if is_polled(s, nest):
         func = _with_polls(func, inner, wide)
     return func if jammed else hoist_offsets(func)
+
+
+def _keeps_starts(nest: Nest, packed: PackedArray | None) -> bool:
+    """Return whether a loop has to run in vectors from its beginning on.
+
+    The last vector of an operand in groups has the zeros behind the last factor.
+    """
+    if packed is not None and (packed.width or packed.group is not None):
+        return True
+    return bool(nest.reductions or nest.state_updates or _scans(nest))
 
 
 def _prefetches_rows(s: Schedule, nest: Nest, row: loop.For, packed: PackedArray | None) -> bool:
