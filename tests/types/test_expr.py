@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.strategies.effort import NIGHT, effort
 
-from smelt.types import affine, expr, polynomial
+from smelt.types import expr, polynomial
 from smelt.types.expr import Index, axis, size
 from smelt.types.text import parse
 
@@ -150,7 +150,7 @@ def test_what_is_proven_holds(tree: Tree) -> None:
 @given(TREES)
 def test_coefficients_are_strides(tree: Tree) -> None:
     for name in ("i", "j", "k"):
-        stride = affine.coefficient(tree.simplified, name)
+        stride = expr.coefficient(tree.simplified, name)
         if stride is None or name in expr.axes_of(stride):
             continue
         for v in SAMPLE[::7]:
@@ -285,10 +285,10 @@ def test_what_differs_by_a_number_has_the_same_terms_and_another_constant():
     i = axis("i", 8)
     cases = [(i + 3, i + 1, 2), (i * 2, i * 2 - 5, 5), (i, i, 0), (7, 9, -2), (0, 4, -4)]
     for a, b, apart in cases:
-        (left, p), (right, q) = affine.split_constant(a), affine.split_constant(b)
+        (left, p), (right, q) = expr.split_constant(a), expr.split_constant(b)
         assert (left == right, p - q) == (True, apart)
     for a, b in ((i, 2), (i, i * 2), (i + 1, axis("j", 8) + 1)):
-        assert affine.split_constant(a)[0] != affine.split_constant(b)[0]
+        assert expr.split_constant(a)[0] != expr.split_constant(b)[0]
 
 
 def test_bounds_of_nested_divisions_take_no_time():

@@ -31,7 +31,6 @@ from smelt.kernel import ir
 from smelt.kernel.env import Env
 from smelt.kernel.walk import Axes, children, values_of
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.expr import (
     Atom,
     Expr,
@@ -39,6 +38,7 @@ from smelt.types.expr import (
     axes_of,
     axis,
     bounds,
+    coefficient,
     evaluate,
     map_variables,
 )

@@ -23,8 +23,7 @@ from smelt.kernel import ir
 from smelt.kernel.walk import Axes, value_axes, visit, visit_statement
 from smelt.ops import scalar_functions
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import dependent_axes
-from smelt.types.expr import evaluate
+from smelt.types.expr import dependent_axes, evaluate
 
 TRANSCENDENTAL = frozenset(row.name for row in scalar_functions.ROWS)
 """Elementary functions beyond the four operations, counted separately as in JAX's cost analysis."""

@@ -34,9 +34,8 @@ from smelt.fusion.units import Edge, Unit, Units
 from smelt.graph.bounds import Range, dtype_range, integer_range
 from smelt.machine.target import Target
 from smelt.ops.contract import bare_axis
-from smelt.types.affine import split_constant
 from smelt.types.dtype import DType, f32, f64, i8, i16, i32, u8
-from smelt.types.expr import Expr
+from smelt.types.expr import Expr, split_constant
 
 Axes: TypeAlias = AbstractSet[Any]
 

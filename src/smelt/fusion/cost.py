@@ -37,8 +37,7 @@ from smelt.fusion.schedule_model import ScheduleModel
 from smelt.fusion.trace import Term
 from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.machine.target import Kind, Level, Target
-from smelt.types.affine import split_constant
-from smelt.types.expr import Expr, Index, axis, evaluate
+from smelt.types.expr import Expr, Index, axis, evaluate, split_constant
 
 OVERLAP = 0.95
 """Share of the shorter of arithmetic and memory time that hides behind the longer.

@@ -43,8 +43,7 @@ from smelt.graph.walk import reachable
 from smelt.knobs.values import Pairs
 from smelt.ops.windows import WINDOW_STEPS
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, Index, axes_of
+from smelt.types.expr import Expr, Index, axes_of, coefficient
 
 
 @dataclass(frozen=True, slots=True)

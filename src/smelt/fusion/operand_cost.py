@@ -32,8 +32,7 @@ from smelt.fusion.trace import STEP_COST
 from smelt.fusion.units import AT_ZERO, Unit, Units
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, Index, atoms, axes_of
+from smelt.types.expr import Expr, Index, atoms, axes_of, coefficient
 
 # ---- gathers ------------------------------------------------------------------------------------
 

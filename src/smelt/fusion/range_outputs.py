@@ -27,8 +27,7 @@ from smelt.fusion.units import Units, is_contraction, trace_of
 from smelt.graph.ir import Node
 from smelt.graph.walk import reachable
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, Index, axes_of, axis, mul, product, sub
+from smelt.types.expr import Expr, Index, axes_of, axis, coefficient, mul, product, sub
 from smelt.types.tensor import Shape
 
 Dim = tuple[int, Index, Index]

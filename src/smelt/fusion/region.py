@@ -37,9 +37,19 @@ from smelt.fusion.units import AT_ZERO, Edge, Unit, Units
 from smelt.fusion.window_recompute import Window, windows_of
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64
-from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, axis, map_variables, product, value
+from smelt.types.expr import (
+    Atom,
+    Expr,
+    Index,
+    atoms,
+    axes_of,
+    axis,
+    coefficient,
+    map_variables,
+    product,
+    value,
+)
 
 Position: TypeAlias = tuple[Term, ...]
 Positions: TypeAlias = dict[int, list[Position]]

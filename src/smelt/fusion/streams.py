@@ -45,8 +45,7 @@ from smelt.machine.tiling import rows_axis
 from smelt.ops.combine import COMBINES
 from smelt.ops.cost import DATA_DEPENDENT_SHARE, MOVE_COST
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import may_overlap
-from smelt.types.expr import Expr, evaluate
+from smelt.types.expr import Expr, evaluate, may_overlap
 
 MASKING = 0.1
 """Share of the cost of masks and positions that remains in a stream.

@@ -32,9 +32,8 @@ from smelt.ops.combine import ROUNDING_OPERATORS
 from smelt.ops.create import Input
 from smelt.python.caches import cached_property
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
-from smelt.types.expr import Expr, Index, add, axes_of, axis, mul, product
+from smelt.types.expr import Expr, Index, add, axes_of, axis, coefficient, mul, product
 
 if TYPE_CHECKING:
     from smelt.fusion.range_outputs import RangeOutput

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from smelt.machine.tiling import Tiling
 from smelt.ops.windows import is_window
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, Index, axes_of, evaluate
+from smelt.types.expr import Expr, Index, axes_of, coefficient, evaluate
 
 MAX_WINDOW_AXES = 2
 """Maximum axes of positions that a contraction is packed along at once.

@@ -16,9 +16,8 @@ from smelt.ops.combine import COMBINES, SUM_OF_PRODUCTS
 from smelt.ops.scalar import SCALARS
 from smelt.ops.symbolic import prime_implicants, sign_table
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
-from smelt.types.expr import Atom, Expr, Index, atoms, axes_of
+from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, coefficient
 
 MAX_ARITY = 3
 """Maximum operands of an operator on truth values whose truth table is enumerated."""

@@ -23,9 +23,8 @@ from smelt.kernel import ir
 from smelt.kernel.walk import Axes, value_axes
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_, i64
-from smelt.types.expr import Index
+from smelt.types.expr import Index, dependent_axes
 
 
 @dataclass(frozen=True, slots=True)

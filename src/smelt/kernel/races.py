@@ -40,7 +40,7 @@ from smelt.kernel.verify_values import CheckContext, refuse
 from smelt.kernel.walk import substitute, substitute_index, visit
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
-from smelt.types import affine, expr
+from smelt.types import expr
 from smelt.types.dtype import DType, i64
 from smelt.types.expr import Atom, Expr, Index
 
@@ -96,7 +96,7 @@ def _solve(e: Index, solved: set[str]) -> set[str]:
     extents = {a.name: a.extent for a in expr.atoms(e) if a.kind == "axis"}
     digits: list[tuple[str, Index, Index]] = []
     for a in open_axes:
-        scale = affine.coefficient(e, a)
+        scale = expr.coefficient(e, a)
         if scale is None:
             return set()
         size = next((s for s in (scale, expr.mul(scale, -1)) if _is_positive(s)), None)

@@ -17,8 +17,7 @@ from typing import TypeAlias
 
 from smelt.kernel import ir
 from smelt.python.caches import cached_by_identity
-from smelt.types.affine import dependent_axes
-from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, map_variables
+from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, dependent_axes, map_variables
 
 
 def children(value: ir.Value) -> tuple[ir.Value, ...]:

@@ -21,13 +21,13 @@ from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import Adjoint, Array, Cotangents, Definer, Operand, Sizes, TensorOp, V, dims_at
 from smelt.ops.view import dilate
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, from_numpy
 from smelt.types.expr import (
     Expr,
     Index,
     axes_of,
     axis,
+    coefficient,
     evaluate,
     mul,
     product,

@@ -26,8 +26,7 @@ from smelt.machine.tiling import CPU_TILING, Tiling
 from smelt.ops.contract import Contract, bare_axis
 from smelt.ops.view import Window
 from smelt.passes.propagate_layouts import memory_order
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, axes_of
+from smelt.types.expr import Index, axes_of, coefficient
 
 
 def mark_packed_stencils(graph: Graph, tiling: Tiling = CPU_TILING) -> Graph:

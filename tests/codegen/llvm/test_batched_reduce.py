@@ -11,7 +11,7 @@ from tests.codegen.llvm.single_kernel import RUNNABLE, SingleKernel, fuse
 
 import smelt as sm
 from smelt import knobs
-from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
+from smelt.codegen.llvm.loops.unroll_factor import is_fully_unrolled
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
 from smelt.kernel.size_constants import with_sizes

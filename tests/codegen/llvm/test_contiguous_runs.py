@@ -11,8 +11,7 @@ from smelt.codegen.build import llvm_text
 from smelt.codegen.llvm.instructions.indexing import lane_invariant, multiple_of
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_nests import schedule
-from smelt.types.affine import coefficient
-from smelt.types.expr import add, axis, floordiv, maximum, minimum, mod, mul, size
+from smelt.types.expr import add, axis, coefficient, floordiv, maximum, minimum, mod, mul, size
 
 WEIGHTS = """kernel weights(x: f32[b*n,{r}], g: f32[b,{h},n,{w}]) -> y: f32[{r},{r}], s: f32[1,{r}]
   axis i in {r}, j in {r}, k in b*n

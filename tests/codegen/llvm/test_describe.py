@@ -14,8 +14,8 @@ from tests.codegen.llvm.test_contractions import matrices
 import smelt as sm
 from smelt.backend import backend_of
 from smelt.codegen.build import code_variants, described, select_variant
+from smelt.codegen.llvm.nest import DRIVERS
 from smelt.codegen.llvm.nests.product_plan import Driver
-from smelt.codegen.llvm.products.drivers import DRIVERS
 from smelt.errors import ArgumentError
 from smelt.machine.target import Isa, Target
 

@@ -25,8 +25,7 @@ from smelt.kernel.packed_weights import Panel, read_panels
 from smelt.kernel.verify import verify
 from smelt.machine.blocks import WINDOW_COLUMNS
 from smelt.machine.target import Target
-from smelt.types.affine import coefficient
-from smelt.types.expr import evaluate
+from smelt.types.expr import coefficient, evaluate
 
 LONG = 2 * WINDOW_COLUMNS + 41
 

@@ -14,7 +14,7 @@ from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dot
 from smelt.graph.text import parse
 from smelt.kernel.size_constants import with_sizes
 from smelt.machine.target import Isa, Target
-from smelt.types.affine import coefficient
+from smelt.types.expr import coefficient
 
 POOL = """graph f(x: {t}[b,h,w]) {{
   v0 = pad(x) {{low=(0, {p}, {p}), high=(0, {p}, {p}), value={fill}}}

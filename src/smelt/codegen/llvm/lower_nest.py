@@ -34,15 +34,17 @@ from smelt.codegen.llvm.loopir.items import (
     Item,
     StreamState,
 )
-from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
-from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, argreduce_with_value
-from smelt.codegen.llvm.loops.versioning import is_select
+from smelt.codegen.llvm.loops.partition_selects import is_select
+from smelt.codegen.llvm.loops.unroll_factor import (
+    adds_pairs,
+    argreduce_with_value,
+    is_fully_unrolled,
+)
 from smelt.codegen.llvm.nests.environment import Storage
 from smelt.codegen.llvm.nests.nest import Limit, Nest, Schedule
 from smelt.loop import ir as loop
 from smelt.loop.steps import better, exact, two_sum
 from smelt.ops.combine import BOTH, COMBINES, EXTREMES
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f32, f64, i64
 from smelt.types.expr import (
     Atom,
@@ -50,6 +52,7 @@ from smelt.types.expr import (
     add,
     atoms,
     axis,
+    coefficient,
     map_variables,
     may_wrap,
     mul,

@@ -31,7 +31,7 @@ from smelt.codegen.llvm.loopir.items import (
     enclosing_regions,
 )
 from smelt.codegen.llvm.loopir.lower import stride_name
-from smelt.codegen.llvm.loops.full_unroll import is_single_block
+from smelt.codegen.llvm.loops.unroll_factor import is_single_block
 from smelt.codegen.llvm.lower_nest import (
     Arrays,
     Body,

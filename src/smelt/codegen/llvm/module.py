@@ -10,7 +10,6 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import assign_row_shares
 from smelt.codegen.llvm.access.vector_axis import part_numbers
 from smelt.codegen.llvm.instructions.indexing import I64, IndexEmitter, number
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import (
     Apply,
     Dot,
@@ -22,11 +21,11 @@ from smelt.codegen.llvm.loopir.items import (
 )
 from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.loopir.rewrite import cost_of
-from smelt.codegen.llvm.loops.full_unroll import is_single_block
 from smelt.codegen.llvm.loops.pipeline_store import StorePipeline, can_pipeline_store
+from smelt.codegen.llvm.loops.unroll_factor import is_single_block
 from smelt.codegen.llvm.nest import NestEmitter
 from smelt.codegen.llvm.nests.contraction import Contraction
-from smelt.codegen.llvm.nests.environment import Frame, Storage
+from smelt.codegen.llvm.nests.environment import Frame, Scope, Storage
 from smelt.codegen.llvm.nests.nest import Schedule
 from smelt.codegen.llvm.prepacked import packed_limits, packed_program
 from smelt.codegen.llvm.program import program

@@ -1,12 +1,23 @@
 """Emit one loop nest, each value at the outermost loop where it is invariant.
 
-The loops of a nest are emitted by the transformations of `smelt.codegen.llvm.loops`; contractions
-by the drivers of `smelt.codegen.llvm.products`.
+The loops of a nest are printed from the language of loops (`nest_loops.py`); products are emitted
+by drivers, which are the loops around register tiles:
+
+| driver | blocks and operands |
+|---|---|
+| `blocked` | blocks of both operands, packed or in place; also in streams, in groups, GEMV |
+| `fused` | all of k in registers, or blocks of k with sums in scratch between them |
+| `small_m_swapped` | few rows, and a right operand stored along k, which is broadcast in place |
+| `nchw`, `nhwc` | a window of an image instead of rows, found by a table of positions |
+| `depthwise` | a window and no sum over channels: packed, in place, or transposed |
+| `depthwise_fused` | the same, row by row for the product that reads its results |
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, Final, Protocol
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.affine_predicates import compare_lanes
@@ -32,26 +43,33 @@ from smelt.codegen.llvm.instructions.indexing import (
     splat,
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
+from smelt.codegen.llvm.loops.partition_selects import is_select, live_items
 from smelt.codegen.llvm.loops.split_store_ranges import (
     run_in_place,
     run_in_range,
     single_range_items,
     store_in_range,
 )
-from smelt.codegen.llvm.loops.versioning import is_select, live_items
 from smelt.codegen.llvm.nest_loops import run_as_loops
 from smelt.codegen.llvm.nests.environment import (
     AxisRanges,
     Environment,
     Frame,
+    Scope,
     Storage,
+    VectorPacker,
 )
 from smelt.codegen.llvm.nests.nest import Nest
+from smelt.codegen.llvm.nests.product_plan import Driver, ProductPlan
+from smelt.codegen.llvm.products.blocked_gemm import BlockedGemm
+from smelt.codegen.llvm.products.depthwise import Depthwise
 from smelt.codegen.llvm.products.direct_store import find_direct_stores, run_unless_stored
-from smelt.codegen.llvm.products.drivers import driver_of
+from smelt.codegen.llvm.products.fused_gemm import FusedGemm
+from smelt.codegen.llvm.products.implicit_gemm_nchw import ImplicitGemmNchw
+from smelt.codegen.llvm.products.implicit_gemm_nhwc import ImplicitGemmNhwc
+from smelt.codegen.llvm.products.small_m_swapped import SmallMSwappedGemm
 from smelt.codegen.llvm.schedule.in_place_updates import find_in_place_update
 from smelt.codegen.llvm.schedule.mask_ranges import (
     allocate_ranges,
@@ -292,3 +310,30 @@ class NestEmitter(Environment):
             store_kept(
                 self, (setting.state, 0), self.storage.state_axes(setting.state), value, scope
             )
+
+
+# ---- drivers of products -------------------------------------------------------------------------
+
+
+class ProductDriver(VectorPacker, Protocol):
+    """Emits one product of a task."""
+
+    def run(self) -> None:
+        """Emit the product: pack, multiply, and store sums or what an epilogue makes of them."""
+        ...
+
+
+DRIVERS: Final[dict[Driver, Callable[[Environment, Nest, Any], ProductDriver]]] = {
+    "blocked": BlockedGemm,
+    "fused": FusedGemm,
+    "small_m_swapped": SmallMSwappedGemm,
+    "nchw": ImplicitGemmNchw,
+    "nhwc": ImplicitGemmNhwc,
+    "depthwise": Depthwise,
+    "depthwise_fused": Depthwise,
+}
+
+
+def driver_of(env: Environment, nest: Nest, c: ProductPlan) -> ProductDriver:
+    """Return the emitter of a product in the task that `env` is emitting."""
+    return DRIVERS[c.driver](env, nest, c)

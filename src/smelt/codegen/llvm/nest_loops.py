@@ -19,10 +19,9 @@ from smelt.codegen.llvm.access.prefetch import next_block, share_start
 from smelt.codegen.llvm.instructions.dot_product import to_packed_bits
 from smelt.codegen.llvm.instructions.indexing import multiple_of
 from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Load, StateRead, accesses_of, cut_axes
-from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
-from smelt.codegen.llvm.loops.versioning import version_condition
+from smelt.codegen.llvm.loops.partition_selects import version_condition
+from smelt.codegen.llvm.loops.unroll_factor import is_fully_unrolled
 from smelt.codegen.llvm.lower_nest import (
     Key,
     Lowering,
@@ -37,6 +36,7 @@ from smelt.codegen.llvm.nests.environment import (
     LateStore,
     PackedArray,
     RowShare,
+    Scope,
 )
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.print_loops import LoopPrinter

@@ -45,10 +45,10 @@ from smelt.codegen.llvm.instructions.indexing import (
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.instructions.reductions import State, first_lane, reduce_halves, scan_lanes
 from smelt.codegen.llvm.instructions.registers import lane_numbers, pick_from
-from smelt.codegen.llvm.instructions.scope import Lanes
 from smelt.codegen.llvm.instructions.transpose import transpose
 from smelt.codegen.llvm.loopir.periodic_index import PeriodicIndex, find_period
 from smelt.codegen.llvm.loops.poll import leave_if_given_up
+from smelt.codegen.llvm.nests.environment import Lanes
 from smelt.errors import InternalError
 from smelt.loop import ir as loop
 from smelt.loop.ir import CACHE_LINE
@@ -62,9 +62,8 @@ from smelt.machine.target import Target
 from smelt.ops.cast import cast
 from smelt.ops.combine import BOTH, COMBINES, Combine
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bool_, f64, i32, i64
-from smelt.types.expr import Atom, Expr, Index, atoms
+from smelt.types.expr import Atom, Expr, Index, atoms, coefficient
 
 Value = ir.Value
 BitsOf = Callable[[LLVMMachine, Value], Value]

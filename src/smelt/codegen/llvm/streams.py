@@ -12,10 +12,9 @@ from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import BlockEdge, Region, Visit, enclosing_regions
 from smelt.codegen.llvm.loops.poll import stream_loop
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.schedule.mask_ranges import emit_ranges
 
 Value = ir.Value

@@ -21,9 +21,8 @@ from smelt.codegen.llvm.instructions.reductions import PAIRED_VECTORS
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of, visited_axes
 from smelt.codegen.llvm.loops.distribute import STRIP_ELEMENTS
-from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.poll import POLL_ELEMENTS, is_polled
-from smelt.codegen.llvm.loops.unroll_factor import adds_pairs
+from smelt.codegen.llvm.loops.unroll_factor import adds_pairs, is_fully_unrolled
 from smelt.codegen.llvm.lower_nest import identifier, mode_of
 from smelt.codegen.llvm.nests.environment import PACKED, PackedArray, Storage
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
@@ -65,9 +64,8 @@ from smelt.loop.passes.vectorize import Tail, vectorize
 from smelt.loop.walk import Names, fresh, loop_around, loop_over, replace_loop, statements
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
-from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product, sub
+from smelt.types.expr import Index, add, coefficient, floordiv, maximum, minimum, mul, product, sub
 
 MAX_ALIGNED_VECTORS = 4
 """Maximum vectors of a loop that computes for no longer than memory moves."""

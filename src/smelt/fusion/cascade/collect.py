@@ -34,9 +34,8 @@ from smelt.ops.combine import SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.spec import Element, Indices, Limits, ScalarOp, Update
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_
-from smelt.types.expr import Index, atoms, axis
+from smelt.types.expr import Index, atoms, axis, dependent_axes
 from smelt.types.expr import value as position_index
 from smelt.types.tensor import TensorType
 

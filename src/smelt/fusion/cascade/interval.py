@@ -24,9 +24,8 @@ from smelt.kernel.ir import IndexValue, Load
 from smelt.ops.scalar import SCALARS
 from smelt.ops.symbolic import Implicant, prime_implicants, sign_table
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_, i64
-from smelt.types.expr import Atom, Expr, Index, add, atoms, mul, substitute
+from smelt.types.expr import Atom, Expr, Index, add, atoms, coefficient, mul, substitute
 
 Span: TypeAlias = tuple[Term, Term]
 """Minimum and maximum of an integer in a block."""

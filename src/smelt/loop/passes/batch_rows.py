@@ -49,8 +49,7 @@ from smelt.loop.walk import (
 )
 from smelt.python.dataclass import dataclass
 from smelt.types import expr
-from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, Index
+from smelt.types.expr import Expr, Index, coefficient
 
 __all__ = ["Module", "batch_rows"]
 

@@ -37,8 +37,7 @@ from smelt.loop.walk import (
     visit,
 )
 from smelt.types import expr
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index
+from smelt.types.expr import Index, coefficient
 
 __all__ = ["Module", "collapse", "join_rows"]
 

@@ -35,9 +35,8 @@ from smelt.loop.walk import (
 )
 from smelt.python.dataclass import dataclass
 from smelt.types import expr
-from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
-from smelt.types.expr import Index
+from smelt.types.expr import Index, coefficient
 
 
 def decide(body: Body, cond: ir.Value, env: Env, *, value: bool) -> Body:

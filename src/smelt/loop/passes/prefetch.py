@@ -56,8 +56,7 @@ from smelt.loop.walk import (
     with_func_body,
 )
 from smelt.types import expr
-from smelt.types.affine import coefficient
-from smelt.types.expr import Expr, Index
+from smelt.types.expr import Expr, Index, coefficient
 
 __all__ = [
     "PAGE",

@@ -61,9 +61,8 @@ from smelt.loop.walk import (
 from smelt.ops.combine import BOTH
 from smelt.ops.scalar import SCALARS
 from smelt.types import expr
-from smelt.types.affine import coefficient
 from smelt.types.dtype import bool_
-from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, sub
+from smelt.types.expr import Index, add, coefficient, floordiv, maximum, minimum, mul, sub
 
 __all__ = ["Module", "extent_of", "split_tests", "split_vectors"]
 

@@ -99,7 +99,6 @@ from smelt.loop.walk import (
     with_body,
 )
 from smelt.ops.combine import BOTH
-from smelt.types.affine import coefficient
 from smelt.types.expr import (
     Atom,
     Expr,
@@ -107,6 +106,7 @@ from smelt.types.expr import (
     add,
     atoms,
     build,
+    coefficient,
     floordiv,
     maximum,
     minimum,

@@ -51,9 +51,8 @@ from smelt.loop.walk import (
     with_body,
 )
 from smelt.types import expr
-from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
-from smelt.types.expr import Index, atoms
+from smelt.types.expr import Index, atoms, coefficient
 
 __all__ = ["Module", "jam", "unroll_and_jam"]
 

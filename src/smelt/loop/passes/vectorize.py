@@ -138,9 +138,8 @@ from smelt.loop.walk import (
 )
 from smelt.ops.combine import COMBINES
 from smelt.types import expr
-from smelt.types.affine import coefficient
 from smelt.types.dtype import f64, i64
-from smelt.types.expr import Atom, Index
+from smelt.types.expr import Atom, Index, coefficient
 
 __all__ = ["Module", "Tail", "Widen", "vectorize"]
 

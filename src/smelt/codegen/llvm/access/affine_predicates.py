@@ -12,14 +12,12 @@ from __future__ import annotations
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.permute_gather import lane_test
 from smelt.codegen.llvm.instructions.indexing import number, splat
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Apply, Const, IndexValue, Item
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.kernel.bounds import COMPARISONS
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
-from smelt.types.expr import Index, add, mul, sub
+from smelt.types.expr import Index, add, coefficient, mul, sub
 
 Value = ir.Value
 FAR = 1 << 40

@@ -20,9 +20,8 @@ from collections.abc import Callable
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, is_repeated
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, Load
-from smelt.codegen.llvm.nests.environment import CachedGather, Environment
+from smelt.codegen.llvm.nests.environment import CachedGather, Environment, Scope
 from smelt.types.dtype import DType
 
 Value = ir.Value

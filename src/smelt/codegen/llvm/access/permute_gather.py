@@ -20,14 +20,12 @@ from smelt.codegen.llvm.access.memory import (
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import LINE, Isa, lane_numbers, table
-from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access
 from smelt.codegen.llvm.loopir.periodic_index import PeriodicIndex, find_period
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, Lanes, Scope
 from smelt.machine.target import Target
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, axes_of
+from smelt.types.expr import Index, axes_of, coefficient
 
 Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)

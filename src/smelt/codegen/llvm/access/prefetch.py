@@ -15,14 +15,12 @@ from itertools import pairwise
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import depth_terms, number
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Load, Operation, accesses_of, enclosing_regions
-from smelt.codegen.llvm.nests.environment import Environment, RowShare
+from smelt.codegen.llvm.nests.environment import Environment, RowShare, Scope
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Atom, Index, add, atoms, axis, floordiv, mul, product, sub
+from smelt.types.expr import Atom, Index, add, atoms, axis, coefficient, floordiv, mul, product, sub
 
 Value = ir.Value
 PACK_PREFETCH_ROWS = 4

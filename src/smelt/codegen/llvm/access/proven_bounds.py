@@ -13,15 +13,13 @@ from smelt.codegen.llvm.access.memory import (
 from smelt.codegen.llvm.access.permute_gather import lane_limits
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Position, accesses_of
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.nest import Limit
 from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
-from smelt.types.expr import Index, atoms, axes_of, nonnegative
+from smelt.types.expr import Index, atoms, axes_of, coefficient, nonnegative
 
 Value = ir.Value
 MIN_TESTED_LOADS = 2

@@ -7,8 +7,7 @@ from smelt.codegen.llvm.loopir.items import Access, Item, Phase, unvarying_axes
 from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.machine.blocks import ACROSS_ROWS, CUT_SCORE
 from smelt.machine.target import Target
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, atoms, axes_of
+from smelt.types.expr import Index, atoms, axes_of, coefficient
 
 TRANSPOSABLE_KINDS = (ssa.Const, ssa.IndexValue, ssa.Load, ssa.Apply, ssa.Cast, ssa.KPair)
 """Kinds of items in a phase whose loads may be transposed

@@ -11,8 +11,18 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.registers import TextConstant
 from smelt.ops.contract import bare_axis
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
-from smelt.types.expr import Atom, Expr, Index, add, axes_of, mul, nonnegative, size, sub
+from smelt.types.expr import (
+    Atom,
+    Expr,
+    Index,
+    add,
+    axes_of,
+    coefficient,
+    mul,
+    nonnegative,
+    size,
+    sub,
+)
 
 I64 = ir.IntType(64)
 Value = ir.Value

@@ -33,13 +33,13 @@ from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.machine.blocks import ROW_BLOCK
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.ops.contract import bare_axis
-from smelt.types.affine import coefficient
 from smelt.types.expr import (
     Index,
     add,
     atoms,
     axes_of,
     axis,
+    coefficient,
     floordiv,
     mod,
     mul,

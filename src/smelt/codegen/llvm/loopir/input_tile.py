@@ -22,12 +22,12 @@ from smelt.codegen.llvm.loopir.items import Item, Load, Phase, Reduction
 from smelt.codegen.llvm.loopir.rewrite import Cloner, Draft, dependencies
 from smelt.ops.windows import WINDOW_STEPS
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.expr import (
     Index,
     add,
     axes_of,
     axis,
+    coefficient,
     extents,
     floordiv,
     mod,

@@ -33,13 +33,13 @@ from smelt.kernel.bounds import proves_inside
 from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, bool_, f32, f64, i64
 from smelt.types.expr import (
     Index,
     add,
     atoms,
     axis,
+    dependent_axes,
     mul,
     size,
     sub,

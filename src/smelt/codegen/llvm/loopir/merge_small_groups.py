@@ -20,8 +20,7 @@ from dataclasses import replace
 from smelt.codegen.llvm.loopir.collapse_axes import substitute_axes
 from smelt.codegen.llvm.loopir.items import IndexValue, Item, Load, Phase, Reduction, WindowRead
 from smelt.codegen.llvm.loopir.rewrite import dependencies, depends_on_reduction, rebuild
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, axes_of, axis, floordiv, mod, mul, substitute
+from smelt.types.expr import Index, axes_of, axis, coefficient, floordiv, mod, mul, substitute
 
 
 def merge_groups(phase: Phase, dots: Sequence[Item], stored: str | None, most: int) -> Phase | None:

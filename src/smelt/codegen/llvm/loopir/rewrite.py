@@ -33,9 +33,8 @@ from smelt.codegen.llvm.loopir.items import (
     Visit,
 )
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import dependent_axes
 from smelt.types.dtype import DType, f64
-from smelt.types.expr import Index, substitute
+from smelt.types.expr import Index, dependent_axes, substitute
 from smelt.types.expr import value as value_of
 
 Same = TypeVar("Same", bound=Item)

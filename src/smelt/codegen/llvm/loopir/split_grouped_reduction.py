@@ -28,13 +28,13 @@ from smelt.kernel.walk import bindings_of, blocks, refs, splits, statements, sub
 from smelt.machine.blocks import ACROSS_ROWS, BLOCK, PART_ROWS, PARTS
 from smelt.ops.combine import COMBINES
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import (
     Index,
     add,
     axes_of,
     axis,
+    coefficient,
     floordiv,
     maximum,
     minimum,

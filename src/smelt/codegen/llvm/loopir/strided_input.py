@@ -22,9 +22,8 @@ from typing import TypeAlias
 from smelt.codegen.llvm.loopir.input_tile import NO_AXIS, WindowAxis
 from smelt.codegen.llvm.loopir.items import Access, Item, Load, Phase
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import bf16, f16
-from smelt.types.expr import Index, axes_of, mul, substitute
+from smelt.types.expr import Index, axes_of, coefficient, mul, substitute
 
 MAX_ROW_TAPS = 16
 """Maximum reduced positions along a row."""

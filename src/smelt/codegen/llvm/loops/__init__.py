@@ -1,1 +1,1 @@
-"""Loop transformations of a nest: partitioning, unrolling, distribution, versioning, tails."""
+"""Decisions about the loops of a nest: cuts, stages, vectors together, polls."""

@@ -20,8 +20,7 @@ from smelt.codegen.llvm.loopir.periodic_index import MAX_PERIOD, find_period
 from smelt.codegen.llvm.loopir.rewrite import rebuild
 from smelt.loop.passes.group_loads import FARTHEST_STEP, dense_groups
 from smelt.machine.target import Target
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, axes_of, axis, floordiv, mod, mul, substitute
+from smelt.types.expr import Index, axes_of, axis, coefficient, floordiv, mod, mul, substitute
 
 MAP_KINDS = (Const, IndexValue, Load, Apply, Cast)
 """Kinds of items in a phase whose rows may be collapsed."""

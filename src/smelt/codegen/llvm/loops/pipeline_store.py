@@ -20,14 +20,12 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE, spare_cycles
 from smelt.codegen.llvm.instructions.indexing import I64, number
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, accesses_of
-from smelt.codegen.llvm.loops.versioning import is_select
-from smelt.codegen.llvm.nests.environment import Environment, LateStore
+from smelt.codegen.llvm.loops.partition_selects import is_select
+from smelt.codegen.llvm.nests.environment import Environment, LateStore, Scope
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, atoms
+from smelt.types.expr import Index, atoms, coefficient
 
 Value = ir.Value
 I1 = ir.IntType(1)

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, stored_range
-from smelt.codegen.llvm.nests.environment import Environment, RangeStoreTarget
+from smelt.codegen.llvm.nests.environment import Environment, RangeStoreTarget, Scope
 
 
 def run_in_range(env: Environment, within: Range, run: Callable[[], None]) -> None:

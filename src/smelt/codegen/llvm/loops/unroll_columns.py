@@ -27,9 +27,8 @@ from smelt.codegen.llvm.loops.fold_selects import selected_side
 from smelt.loop.passes.group_loads import FARTHEST_STEP, is_dense
 from smelt.machine.blocks import UNROLL_RESULTS
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import coefficient
 from smelt.types.dtype import f64
-from smelt.types.expr import Index, constant_term, substitute
+from smelt.types.expr import Index, coefficient, constant_term, substitute
 
 MIN_LANE_ROWS = 128
 """Minimum rows for vectors to run along them: two vectors of bytes."""

@@ -29,9 +29,8 @@ from smelt.codegen.llvm.nests.product_plan import (
 )
 from smelt.machine.blocks import DEPTH, GEMV, MATRIX_DEPTH, UNPACKED
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i32
-from smelt.types.expr import Index, axes_of, floordiv, maximum, mul
+from smelt.types.expr import Index, axes_of, coefficient, floordiv, maximum, mul
 
 
 def contiguous_axis(x: Item, axes: tuple[str, ...]) -> str:

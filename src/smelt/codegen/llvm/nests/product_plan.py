@@ -87,7 +87,7 @@ Driver = Literal[
     "depthwise",
     "depthwise_fused",
 ]
-"""The loops around register tiles (`smelt.codegen.llvm.products.drivers`)."""
+"""The loops around register tiles (`smelt.codegen.llvm.nest`)."""
 
 
 Variants = Iterator[tuple[Variant, SizeLimits]]

@@ -27,10 +27,9 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.access.prefetch import PACK_PREFETCH_ROWS
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nests.contraction import Contraction
-from smelt.codegen.llvm.nests.environment import Environment, PackedArray
+from smelt.codegen.llvm.nests.environment import Environment, PackedArray, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, Tile, short_row_tiles
 from smelt.codegen.llvm.products.gemv import Gemv

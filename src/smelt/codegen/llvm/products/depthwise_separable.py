@@ -19,9 +19,8 @@ from smelt.codegen.llvm.products.depthwise import Depthwise, Epilogue
 from smelt.codegen.llvm.products.microkernel import strip_mine_axis
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.schedule.depthwise import DepthwisePlan
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import axes_of
+from smelt.types.expr import axes_of, coefficient
 
 Value = ir.Value
 

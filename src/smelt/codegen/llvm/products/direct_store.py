@@ -30,9 +30,8 @@ from smelt.codegen.llvm.nests.product_plan import ProductPlan, TileStores
 from smelt.codegen.llvm.products.microkernel import RoundedOutput
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan
 from smelt.codegen.llvm.scratch.workspace import reads
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, axes_of, substitute
+from smelt.types.expr import Index, axes_of, coefficient, substitute
 
 Value = ir.Value
 Stores: TypeAlias = dict[Item, tuple[StoreItem, ...]]

@@ -20,11 +20,10 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, load_vector, store_vector
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.indexing import first_lanes, lanes_before_end, number, opaque
-from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, StoreItem, accesses_of
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
 from smelt.codegen.llvm.loops.split_store_ranges import range_ends
-from smelt.codegen.llvm.nests.environment import Environment, RangeStoreTarget
+from smelt.codegen.llvm.nests.environment import Environment, Lanes, RangeStoreTarget, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import OUTPUT_STAGE_PART, SUMS_PART, Tile
 from smelt.codegen.llvm.products.fused_gemm_packing import FusedGemmPacker
@@ -33,7 +32,7 @@ from smelt.codegen.llvm.products.move_elements import copy_elements
 from smelt.codegen.llvm.products.prefetch import PrefetchStream
 from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
+from smelt.types.expr import coefficient
 
 Value = ir.Value
 Ranges = list[tuple[StoreItem, Range]]

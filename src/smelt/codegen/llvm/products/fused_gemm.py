@@ -49,9 +49,8 @@ from smelt.codegen.llvm.instructions.counting import (
     step_address,
 )
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
 from smelt.codegen.llvm.products.fused_epilogue import Columns, FusedEpilogue, Part, mask_of_last
@@ -78,9 +77,8 @@ from smelt.codegen.llvm.products.prefetch import (
 from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import plain_load
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i8
-from smelt.types.expr import axes_of
+from smelt.types.expr import axes_of, coefficient
 
 Value = ir.Value
 ROW_PREFETCH_BYTES = 8192

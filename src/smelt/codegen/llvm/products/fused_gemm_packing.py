@@ -38,10 +38,9 @@ from smelt.codegen.llvm.access.proven_bounds import (
 from smelt.codegen.llvm.instructions.counting import multiple_of_counter
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Access, Cast, Item, accesses_of
-from smelt.codegen.llvm.loops.full_unroll import tail_mask
-from smelt.codegen.llvm.nests.environment import Environment, PackedArray
+from smelt.codegen.llvm.loops.unroll_factor import tail_mask
+from smelt.codegen.llvm.nests.environment import Environment, Lanes, PackedArray, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.microkernel import strided_rows, strip_mine_axis
@@ -51,9 +50,8 @@ from smelt.codegen.llvm.products.prefetch import FRACTION
 from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import conversions, plain_load
 from smelt.ops.cast import cast as convert
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import nonnegative, sub
+from smelt.types.expr import coefficient, nonnegative, sub
 
 Value = ir.Value
 PACK_DEPTH = 16

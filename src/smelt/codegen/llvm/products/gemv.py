@@ -38,10 +38,9 @@ from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.reductions import sum_each, sum_lanes
 from smelt.codegen.llvm.instructions.registers import lane_numbers
-from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.loopir.items import Load, accesses_of
 from smelt.codegen.llvm.nests.contraction import Contraction
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, Lanes, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, SUMS_PART
 from smelt.codegen.llvm.products.microkernel import multiply_add, strip_mine
@@ -50,8 +49,7 @@ from smelt.codegen.llvm.products.pack_rows import row_scopes, vector_loop
 from smelt.codegen.llvm.scratch.workspace import sums_runs_apart
 from smelt.machine.blocks import AXPY_RUN
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
-from smelt.types.expr import atoms
+from smelt.types.expr import atoms, coefficient
 
 Value = ir.Value
 

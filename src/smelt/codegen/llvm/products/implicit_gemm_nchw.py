@@ -39,8 +39,8 @@ from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, MAX_TAPS, ConvPlan
 from smelt.codegen.llvm.schedule.operands import StridedOperand, plain_load
 from smelt.machine.target import Target
-from smelt.types.affine import coefficient
 from smelt.types.dtype import i64
+from smelt.types.expr import coefficient
 
 Value = ir.Value
 ROW_VECTORS = (1, 2, 4)

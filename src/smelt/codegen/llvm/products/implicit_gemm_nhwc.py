@@ -20,9 +20,8 @@ from smelt.codegen.llvm.access.memory import element_address, load_scalar, store
 from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.instructions.transpose import transpose
-from smelt.codegen.llvm.nests.environment import Environment, PackedArray
+from smelt.codegen.llvm.nests.environment import Environment, Lanes, PackedArray, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART, Tile
 from smelt.codegen.llvm.products.depthwise_separable import fused_depthwise, pack_by_rows
@@ -58,9 +57,8 @@ from smelt.codegen.llvm.products.prefetch import (
 from smelt.codegen.llvm.products.skip_padding_taps import PaddingTaps
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
 from smelt.machine.target import Target
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i64
-from smelt.types.expr import substitute
+from smelt.types.expr import coefficient, substitute
 
 Value = ir.Value
 BIT, I32 = ir.IntType(1), ir.IntType(32)

@@ -31,10 +31,9 @@ from smelt.codegen.llvm.instructions.counting import (
 from smelt.codegen.llvm.instructions.dot_product import dot_step, has_square_step, ones
 from smelt.codegen.llvm.instructions.indexing import first_lanes, number, opaque
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, bounded_axes
 from smelt.codegen.llvm.nests.contraction import Contraction
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import (
     LEFT_PART,
@@ -74,9 +73,8 @@ from smelt.codegen.llvm.schedule.operands import panel_step, plain_load
 from smelt.codegen.llvm.scratch.workspace import needs_run_sums
 from smelt.machine.blocks import RUN
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i8, i32
-from smelt.types.expr import floordiv
+from smelt.types.expr import coefficient, floordiv
 
 Value = ir.Value
 

@@ -38,12 +38,11 @@ from smelt.codegen.llvm.access.memory import element_address, store_interleaved,
 from smelt.codegen.llvm.access.prefetch import PACK_PREFETCH_ROWS
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.instructions.scope import Lanes, Scope
 from smelt.codegen.llvm.instructions.transpose import transpose
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.items import Access, KPair, fixed_loads
 from smelt.codegen.llvm.loopir.strided_input import StridedRows
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, Lanes, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import (
     LEFT_PART,
@@ -69,9 +68,8 @@ from smelt.loop.passes.hoist_offsets import hoist_offsets
 from smelt.loop.passes.transpose_tile import transpose_tile
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.text import parse
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, i16
-from smelt.types.expr import Index, axes_of, floordiv, product, sub, substitute
+from smelt.types.expr import Index, axes_of, coefficient, floordiv, product, sub, substitute
 
 Value = ir.Value
 

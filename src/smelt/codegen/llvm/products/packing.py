@@ -25,24 +25,21 @@ from functools import partial
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.items import (
     Item,
     accesses_of,
 )
-from smelt.codegen.llvm.loops.partition_selects import MAX_CUTS, partition_axis_at_most
-from smelt.codegen.llvm.loops.versioning import live_items
-from smelt.codegen.llvm.nests.environment import Environment, PackedArray
+from smelt.codegen.llvm.loops.partition_selects import MAX_CUTS, live_items, partition_axis_at_most
+from smelt.codegen.llvm.nests.environment import Environment, PackedArray, Scope
 from smelt.codegen.llvm.nests.nest import Nest, Piece
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.microkernel import strip_mine_transpose_tiles
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.kernel.bounds import Facts, nonnegative
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, axes_of, sub
+from smelt.types.expr import Index, axes_of, coefficient, sub
 
 Value = ir.Value
 MAX_LOOP_PARTS = 31

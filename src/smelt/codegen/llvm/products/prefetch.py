@@ -27,16 +27,14 @@ from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.counting import multiple_of_counter, step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, opaque
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Apply, Cast, Item, StoreItem
 from smelt.codegen.llvm.nests.contraction import Contraction
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.product_plan import ProductPlan
 from smelt.codegen.llvm.products.microkernel import reduction_loop
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import i8
-from smelt.types.expr import axes_of, substitute
+from smelt.types.expr import axes_of, coefficient, substitute
 
 if TYPE_CHECKING:
     from smelt.codegen.llvm.products.macrokernel import OperandLayout

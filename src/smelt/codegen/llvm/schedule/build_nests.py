@@ -59,8 +59,7 @@ from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, axes_of
+from smelt.types.expr import Index, axes_of, coefficient
 
 
 def memory_axis(nest: Nest, v: str) -> str | None:

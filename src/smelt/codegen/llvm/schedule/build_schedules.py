@@ -39,8 +39,7 @@ from smelt.codegen.llvm.schedule.operands import is_transposed_load
 from smelt.kernel.artifact import Variant
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, axes_of, product
+from smelt.types.expr import Index, axes_of, coefficient, product
 
 MAX_SHARED_CYCLES = 5.0
 """Maximum cycles for one vector of what outputs may have in common to be split: no function."""

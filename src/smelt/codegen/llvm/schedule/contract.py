@@ -59,9 +59,8 @@ from smelt.machine.blocks import (
 from smelt.machine.target import Target
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, mul, product
+from smelt.types.expr import Index, coefficient, mul, product
 
 
 def contractions(phase: Phase, target: Target, form: Variant = "") -> dict[Item, Contraction]:

@@ -54,7 +54,6 @@ from smelt.machine.blocks import (
 )
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bf16, i64
 from smelt.types.expr import (
     Index,
@@ -62,6 +61,7 @@ from smelt.types.expr import (
     atoms,
     axes_of,
     axis,
+    coefficient,
     floordiv,
     maximum,
     minimum,

@@ -76,9 +76,18 @@ from smelt.kernel.artifact import Variant
 from smelt.machine.blocks import ROWS, WINDOW_ROWS, ceiling, window_columns
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i64
-from smelt.types.expr import Index, add, axes_of, floordiv, maximum, mul, product, substitute
+from smelt.types.expr import (
+    Index,
+    add,
+    axes_of,
+    coefficient,
+    floordiv,
+    maximum,
+    mul,
+    product,
+    substitute,
+)
 
 MAX_NARROW_ROW = 64
 """Longest row (columns) that is packed once for each tap of the windows along it."""

@@ -77,9 +77,18 @@ from smelt.machine.blocks import (
 )
 from smelt.machine.target import CACHE_SHARE, Target
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import f32, f64, i32
-from smelt.types.expr import Index, add, axes_of, floordiv, maximum, minimum, mul, product
+from smelt.types.expr import (
+    Index,
+    add,
+    axes_of,
+    coefficient,
+    floordiv,
+    maximum,
+    minimum,
+    mul,
+    product,
+)
 
 
 def k_blocked_task(

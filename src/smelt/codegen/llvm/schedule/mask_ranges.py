@@ -19,11 +19,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Region, Visit, enclosing_regions
 from smelt.codegen.llvm.nests.contraction import Contraction
-from smelt.codegen.llvm.nests.environment import Environment
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.nest import Nest, RowGroupRanges, RowGroups, Schedule
 from smelt.ops.combine import EXTREMES
 

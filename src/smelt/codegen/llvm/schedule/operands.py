@@ -18,9 +18,8 @@ from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.instructions.indexing import lane_invariant
 from smelt.codegen.llvm.loopir.items import Access, Cast, Item, Load, Phase
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Expr, Index, axes_of, axis, mul, substitute
+from smelt.types.expr import Expr, Index, axes_of, axis, coefficient, mul, substitute
 
 CACHE_SETS = 64
 """Sets of an L1 cache; lines at the same offset within a page share one."""

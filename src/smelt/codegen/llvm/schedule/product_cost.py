@@ -43,8 +43,7 @@ from smelt.machine.blocks import (
     UNPACKED,
 )
 from smelt.machine.target import CACHE_SHARE, Target
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, add, axes_of, mul, product, sizes_of, sub
+from smelt.types.expr import Index, add, axes_of, coefficient, mul, product, sizes_of, sub
 
 FORMS: tuple[FusedVariant, ...] = ("tall_skinny", "panels", "small_m", "k_blocked")
 

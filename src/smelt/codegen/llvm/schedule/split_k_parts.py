@@ -29,8 +29,7 @@ from smelt.codegen.llvm.loopir.rewrite import (
 from smelt.codegen.llvm.loops.fold_selects import selected_side
 from smelt.kernel.bounds import proves_inside
 from smelt.ops.combine import CHOICE, COMBINES, SUM_OF_PRODUCTS
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, add, axes_of, axis, floordiv, mod, mul, substitute
+from smelt.types.expr import Index, add, axes_of, axis, coefficient, floordiv, mod, mul, substitute
 
 MAX_K_PARTS = 8
 """Maximum parts: eight numbers of four bits share a word of 32."""

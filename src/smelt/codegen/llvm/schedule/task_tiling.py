@@ -37,8 +37,7 @@ from smelt.machine.blocks import (
 from smelt.machine.blocks import reduction_columns as columns_of
 from smelt.machine.target import CACHE_SHARE, Target
 from smelt.python.dataclass import dataclass
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index, floordiv, maximum, minimum, mul, product
+from smelt.types.expr import Index, coefficient, floordiv, maximum, minimum, mul, product
 
 MAX_GATHER_ROWS = 8
 """Maximum times as many rows if a gather serves all rows of a task."""

@@ -21,9 +21,8 @@ from smelt.codegen.llvm.loopir.items import Item, Load, Scan
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.codegen.llvm.schedule.task_tiling import is_gather
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, add, floordiv, maximum, mul
+from smelt.types.expr import Index, add, coefficient, floordiv, maximum, mul
 
 
 def strip_loads(

@@ -36,9 +36,8 @@ from smelt.codegen.llvm.schedule.fused_gemm import MAX_EPILOGUE_CYCLES, epilogue
 from smelt.ops.combine import CHOICE, COMBINES, SUM_OF_PRODUCTS, TIES_BEST, Combine
 from smelt.ops.contract import UNROLL_STRIDED_TERMS, UNROLL_TERMS
 from smelt.ops.scalar import SCALARS
-from smelt.types.affine import coefficient
 from smelt.types.dtype import DType, bool_, f32, f64, i32
-from smelt.types.expr import Index, mul
+from smelt.types.expr import Index, coefficient, mul
 
 MAX_UNROLLED_WINDOW = 25
 """Maximum elements of an unrolled window: 5 by 5."""

@@ -18,12 +18,10 @@ from smelt.codegen.llvm.instructions.indexing import (
     number,
     splat,
 )
-from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Item, StreamState, WindowRead
-from smelt.codegen.llvm.nests.environment import Environment, Key
+from smelt.codegen.llvm.nests.environment import Environment, Key, Scope
 from smelt.loop.passes.group_loads import FARTHEST_STEP
-from smelt.types.affine import coefficient
-from smelt.types.expr import Index
+from smelt.types.expr import Index, coefficient
 
 Value = ir.Value
 
