@@ -28,7 +28,7 @@ import numpy as np
 from smelt.errors import VerifyError
 from smelt.loop import ir
 from smelt.loop.memory import Array, Memory, Path
-from smelt.loop.text_print import statement_text
+from smelt.loop.text import statement_text
 from smelt.ops.cast import cast_reference
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import SCALARS

@@ -26,7 +26,7 @@ from smelt.errors import VerifyError
 from smelt.loop import ir
 from smelt.loop.bounds import Known
 from smelt.loop.env import INDEX, Array, Env, Type, check_index, place_type, type_of
-from smelt.loop.text_print import place_text, statement_text, text
+from smelt.loop.text import place_text, statement_text, text
 from smelt.loop.walk import Body, bound, loads, names_in, places, statements, values, visit
 from smelt.ops.combine import COMBINES, SCALAR_IDENTITIES
 from smelt.types import expr

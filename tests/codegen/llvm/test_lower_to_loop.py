@@ -33,7 +33,7 @@ from smelt.kernel.text import parse
 from smelt.loop.interpret import run
 from smelt.loop.ir import Module
 from smelt.loop.text import parse as parse_loops
-from smelt.loop.text_print import text
+from smelt.loop.text import text
 from smelt.loop.verify import verify
 from smelt.machine.target import Target
 from smelt.types.expr import evaluate, sizes_of

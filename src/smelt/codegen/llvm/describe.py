@@ -46,7 +46,7 @@ from smelt.kernel.artifact import (
 )
 from smelt.kernel.ir import Kernel
 from smelt.kernel.size_constants import with_sizes
-from smelt.loop.text_print import body_lines, head_text
+from smelt.loop.text import body_lines, head_text
 from smelt.machine.target import Target
 from smelt.types.expr import Index, build, evaluate, sizes_of, terms_of, text
 

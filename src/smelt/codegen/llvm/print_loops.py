@@ -55,7 +55,7 @@ from smelt.loop.ir import CACHE_LINE
 from smelt.loop.passes.align_stores import skew_of
 from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.loop.reduce_rows import reduce_rows
-from smelt.loop.text_print import statement_text, value_text
+from smelt.loop.text import statement_text, value_text
 from smelt.loop.walk import is_short, places, reads, values
 from smelt.loop.walk import loads as loads_of
 from smelt.machine.target import Target
