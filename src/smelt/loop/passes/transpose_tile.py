@@ -2,15 +2,15 @@
 
 >>> from smelt.loop.text import parse, text
 >>> module = parse('''
-... tile f(x: f32[], y: out f32[]; n, rows, left)
+... tile f(x: f32[], y: out f32[]; n, rows)
 ...   each r in 0 .. 2
 ...     each k in 0 .. 2
-...       y[k*8 + r] = x[min(r, rows - 1)*n + k | k < left]
+...       y[k*8 + r] = x[min(r, rows - 1)*n + k | k < 1]
 ... ''')
 >>> print(text(Module("f", (transpose_tile(module.funcs[0], "r", "k"),))))
-tile f(x: f32[], y: out f32[]; n, rows, left)
-  row_1 = x[min(0, rows - 1)*n : 2 | prefix(left, 2)]
-  row_2 = x[min(1, rows - 1)*n : 2 | prefix(left, 2)]
+tile f(x: f32[], y: out f32[]; n, rows)
+  row_1 = x[min(0, rows - 1)*n : 2 | prefix(1, 2)]
+  row_2 = x[min(1, rows - 1)*n : 2 | prefix(1, 2)]
   tile_1 = shuffle(transpose, row_1, row_2)
   y[0 : 2] = shuffle(permute, tile_1; 0, 1)
   y[8 : 2] = shuffle(permute, tile_1; 2, 3)
