@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 SETS = "avx512", "avx2", "portable"
 """Widest first."""
 EVERY = 4
-BUDGET_SECONDS = 1.0
+BUDGET_SECONDS = 0.8
 """Seconds of one processor that the cases of a test may take together."""
 
 
