@@ -1,7 +1,7 @@
 """Pack operands of convolutions and products into scratch, by loop nests.
 
 These may compute or transpose what they pack.  The address of a packed element is linear in the
-axes of the nest; `packer.pack(nest)` emits it, and its body hands every vector to `put`.
+axes of the nest; `packer.pack(nest)` emits it as loops that store to `packer.packed_array(nest)`.
 
 *Segments.*  Where a select by position has a constant condition over a segment of a packed axis,
 that segment is packed by loops of its own: nothing is selected, and no other part is read.  Each
