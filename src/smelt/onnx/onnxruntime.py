@@ -30,12 +30,26 @@ from smelt.onnx.session import NodeArg, Session, read_source
 from smelt.onnx.tensors import type_number, type_text
 
 __all__ = [
-    "ExecutionMode", "GraphOptimizationLevel", "IOBinding", "InferenceSession", "ModelMetadata",
-    "NodeArg", "OrtValue", "RunOptions", "SessionOptions", "as_onnxruntime",
-    "disable_telemetry_events", "enable_telemetry_events", "get_all_providers",
-    "get_available_providers", "get_device", "preload_dlls", "set_default_logger_severity",
-    "set_default_logger_verbosity", "set_seed",
-]  # fmt: skip
+    "ExecutionMode",
+    "GraphOptimizationLevel",
+    "IOBinding",
+    "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
+    "as_onnxruntime",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "preload_dlls",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_seed",
+]
 
 INTERFACE_VERSION = "1.23.0"
 """`onnxruntime.__version__` where the package is not installed: whose names these are."""

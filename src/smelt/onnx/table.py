@@ -22,9 +22,18 @@ from smelt.onnx import (
 from smelt.onnx.row import Row
 
 _CHAPTERS = (
-    rows_control, rows_elementwise, rows_image, rows_index, rows_product, rows_quantized,
-    rows_recurrent, rows_reduce, rows_signal, rows_view, rows_window,
-)  # fmt: skip
+    rows_control,
+    rows_elementwise,
+    rows_image,
+    rows_index,
+    rows_product,
+    rows_quantized,
+    rows_recurrent,
+    rows_reduce,
+    rows_signal,
+    rows_view,
+    rows_window,
+)
 
 TABLE: dict[tuple[str, str], Row] = {
     (row.domain, row.name): row for chapter in _CHAPTERS for row in chapter.ROWS
