@@ -476,7 +476,7 @@ def _finish(
 ) -> Trace:
     order: list[Any] = list(Graph("walk", (), tuple(outputs)).nodes())
     sources = [*leaves, *scope.captured.values()]
-    used = _needed_inputs(scope, sources, order, results)
+    used = _needed_inputs(scope, sources, order)
     labels = _labels([op.label for k in used if isinstance(op := sources[k].op, Input)])
     rebuilt: dict[Node, Node] = {}
     for k, label in zip(used, labels, strict=True):
@@ -545,9 +545,7 @@ def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> BoundsChecks:
     return checks
 
 
-def _needed_inputs(
-    scope: Scope, sources: list[Value], order: list[Any], results: list[Result]
-) -> list[int]:
+def _needed_inputs(scope: Scope, sources: list[Value], order: list[Any]) -> list[int]:
     """Return inputs that are read, or whose shapes determine a needed size."""
     read = set(order)
     used = [x in read for x in sources]
