@@ -16,7 +16,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -116,7 +115,6 @@ def _map(path: Path) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-NO_NUMBERS: Mapping[str, Any] = MappingProxyType({})
 MIN_KEPT_BYTES = 1 << 24
 """Bytes of packed weights that a small model may keep: a part of what the compiler takes."""
 MAX_REPEATED = 256
@@ -383,7 +381,7 @@ class Session:
         return program, arguments
 
     def _jitted(
-        self, names: tuple[str, ...], inputs: list[str], numbers: Mapping[str, Any] = NO_NUMBERS
+        self, names: tuple[str, ...], inputs: list[str], numbers: Mapping[str, Any] = {}
     ) -> Any:
         """Return the jitted model of inputs; `numbers` are those of them that are constants."""
         free = [name for name in inputs if name not in numbers]
@@ -488,8 +486,10 @@ def _converted(port: Port, x: Any) -> Any:
     plain = not hasattr(x, "dtype")
     if hasattr(x, "__dlpack__") and not isinstance(x, np.ndarray):
         x = np.from_dlpack(x) if not isinstance(x, Array) else np.asarray(x)
-    array = _from_list(port, x, expected) if plain else np.asarray(x)
-    array = array.astype(object) if expected.kind == "O" else array
+    if expected.kind == "O":
+        array = np.asarray(x).astype(object)
+    else:
+        array = _from_list(port, x, expected) if plain else np.asarray(x)
     if array.dtype != expected:
         raise OnnxTypeError(name=port.name, found=array.dtype, expected=expected)
     dims = port.dims
@@ -505,16 +505,14 @@ def _converted(port: Port, x: Any) -> Any:
 
 def _from_list(port: Port, x: Any, expected: np.dtype[Any]) -> Any:
     """Return a list or number as an array; raises OnnxTypeError if the type cannot hold it."""
-    if expected.kind == "O":
-        return np.asarray(x)
     try:
         listed = np.asarray(x)
         casting = "same_kind" if listed.dtype.kind in "fc" else "unsafe"
         array = listed.astype(expected, casting=casting)
+        if listed.dtype.kind in "iu" and expected.kind in "iu" and (array != listed).any():
+            raise OverflowError("numbers out of range")
     except (TypeError, ValueError, OverflowError) as error:
         raise OnnxTypeError(name=port.name, found=f"a list ({error})", expected=expected) from error
-    if listed.dtype.kind == "i" and expected.kind in "iu" and (array != listed).any():
-        raise OnnxTypeError(name=port.name, found="a list of larger numbers", expected=expected)
     return array
 
 

@@ -151,11 +151,10 @@ def _run(what: str, x: Any, sizes: Sequence[int | None], axes: Any, norm: Any) -
         whole = what in _REAL and k == len(places) - 1
         if n is None and extent == (1 if whole else 0):
             raise ArgumentError(f"{what}: axis {axis} has too few elements for a transform")
-    plain = what in ("fft", "ifft", "fftn", "ifftn")
     if STATE.tapes:
         return _differentiable(what, parts, sizes, places, norm)
     options = {"function": what, "sizes": sizes, "axes": places, "norm": norm}
-    name = "fft" if plain else "fft_real"
+    name = "fft_real" if what in _HALF | _REAL else "fft"
     if what in _REAL:
         return Array.of(call(name, *(p.node for p in parts), **options))
     return call_stacked(name, *parts, **options)
