@@ -504,7 +504,7 @@ def _converted(port: Port, x: Any) -> Any:
 
 
 def _from_list(port: Port, x: Any, expected: np.dtype[Any]) -> Any:
-    """Return a list or number as an array; raises OnnxTypeError if the type cannot hold it."""
+    """Return a list as an array; raises OnnxTypeError if its type cannot hold it."""
     try:
         listed = np.asarray(x)
         casting = "same_kind" if listed.dtype.kind in "fc" else "unsafe"
