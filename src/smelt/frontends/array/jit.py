@@ -48,7 +48,7 @@ from smelt.runtime.memory import Spans
 from smelt.types.dtype import DTYPES
 
 if TYPE_CHECKING:
-    from smelt.frontends.array.device_recording import KnownCalls
+    from smelt.frontends.array.device_call import KnownCalls
     from smelt.runtime.call_cache import Record
 
 P = ParamSpec("P")
