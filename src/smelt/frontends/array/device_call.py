@@ -469,7 +469,9 @@ def _find(
         sizes = recording.trace.match(*measures)
         if sizes is not None:
             return recording, sizes
-    trace = record_call(jit.options.name, bound.names, arguments, bound.call, donated, turns=False)
+    trace = record_call(
+        jit.options.name, bound.names, arguments, bound.call, donated, keeps_order=False
+    )
     sizes = trace.match(*measures)
     assert sizes is not None, "a recording does not hold for the call it was made in"
     recordings.insert(0, Recording(trace, compile_trace(trace, place)))

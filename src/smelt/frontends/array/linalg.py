@@ -9,8 +9,6 @@ fuses with.
 >>> matmul(a, a), vecdot(a, a), solve(a, sm.ones(2))
 (Array([[ 4.,  0.],
        [ 0., 16.]]), Array([ 4., 16.]), Array([0.5 , 0.25]))
-
->>> import smelt as sm
 >>> a = sm.asarray([[2.0, 0.0], [0.0, 5.0]])
 >>> eigh(a).eigenvalues, svdvals(a), slogdet(-a).sign
 (Array([2., 5.]), Array([5., 2.]), Array(1.))
