@@ -11,7 +11,7 @@ from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.fake_threads import fake_threads
 
 import smelt as sm
-from smelt.codegen.nvptx.source import compile_threads
+from smelt.codegen.nvptx.source import ThreadCompiler
 from smelt.codegen.nvptx.thread import WARP, print_threads
 from smelt.compiler.device import use_compiler
 from smelt.errors import DeviceKernelError
@@ -119,7 +119,7 @@ kernel map(x: f32[n], y: f16[n]) -> z: f16[n]
 def test_ptx_has_the_instructions_of_its_golden(text, arch):
     """Instructions by kind, without registers and labels, which versions of LLVM number anew."""
     kernel = parse(text)
-    code = compile_threads(kernel, arch)
+    code = ThreadCompiler().prepare(kernel, {})[1](arch)
     ptx = code.images[0].rstrip(b"\0").decode()
     assert (
         f".target {min(arch, 'sm_90', key=lambda a: int(a[3:]))}" in ptx
@@ -142,7 +142,7 @@ def test_nothing_contracts():
     text = (
         "kernel k(x: f32[n], y: f32[n]) -> z: f32[n]\n  grid n/4096\n  z[n] = x[n] * y[n] + x[n]\n"
     )
-    ptx = compile_threads(parse(text), "sm_90").images[0].decode()
+    ptx = ThreadCompiler().prepare(parse(text), {})[1]("sm_90").images[0].decode()
     assert "mul.rn.f32" in ptx and "add.rn.f32" in ptx and "fma" not in ptx
 
 
