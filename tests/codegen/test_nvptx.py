@@ -86,6 +86,18 @@ def test_maps_have_the_cpu_s_bits(name):
     np.testing.assert_array_equal(actual.view(kind)[~is_nan], wanted.view(kind)[~is_nan])
 
 
+@pytest.mark.parametrize("name", ["int8", "uint32", "uint64", "float16"])
+def test_conversions_have_the_cpu_s_bits(name):
+    """Floats that fit no integer too, and float64 is rounded to float16 once."""
+    x = np.array([0.0, np.inf, -np.inf, np.nan, 3e9, -3e9, 1e20, -129.9, 1.0009765625 + 2.0**-30])
+    x = x if name == "float16" else x.astype(np.float32)
+
+    def convert(x):
+        return sm.astype(x * 1, getattr(sm, name))
+
+    np.testing.assert_array_equal(run_on_threads(convert, [x]), np.asarray(sm.jit(convert)(x)))
+
+
 def test_extremes_keep_nan():
     x = np.ones((2, 40), np.float32)
     x[1, 33] = np.nan
