@@ -101,7 +101,6 @@ def test_machines_and_back_ends_meet_the_protocols(device: Gpu):
     assert [backend_of(m).name for m in machines] == [b.name for b in backends]
     for machine, backend in zip(machines, backends, strict=True):
         assert backend.serves(machine) and not backend.serves(machines[backend is backends[0]])
-        assert backend.tiling(machine) is machine.tiling
         assert [machine.level_bytes(level) is None for level in machine.levels][-1]
         assert machine.with_cache(1 << 20).cache_bytes == 1 << 20
 

@@ -11,7 +11,7 @@ from tests.runtime.cuda.fake_driver import FakeDriver
 from tests.runtime.cuda.fake_threads import fake_threads
 
 import smelt as sm
-from smelt.codegen.nvptx.source import compile_threads
+from smelt.codegen.nvptx.source import ThreadCompiler
 from smelt.codegen.nvptx.thread import WARP, print_threads
 from smelt.compiler.device import use_compiler
 from smelt.errors import DeviceKernelError
@@ -78,14 +78,24 @@ def test_maps_have_the_cpu_s_bits(name):
     function = PROGRAMS[name][0] if name in PROGRAMS else lambda x: sm.sqrt(sm.abs(x)) / (x * x + 1)
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-45, 3e38, 1.5], np.float32)
     x = np.concatenate([special, np.random.default_rng(3).standard_normal(200).astype(np.float32)])
-    if name == "integers":
-        x = x[len(special) :]
     wanted = np.asarray(sm.jit(function)(x))
     actual = run_on_threads(function, [x])
     kind = f"u{wanted.dtype.itemsize}"
     is_nan = wanted != wanted
     np.testing.assert_array_equal(actual != actual, is_nan)
     np.testing.assert_array_equal(actual.view(kind)[~is_nan], wanted.view(kind)[~is_nan])
+
+
+@pytest.mark.parametrize("name", ["int8", "uint32", "uint64", "float16"])
+def test_conversions_have_the_cpu_s_bits(name):
+    """Floats that fit no integer too, and float64 is rounded to float16 once."""
+    x = np.array([0.0, np.inf, -np.inf, np.nan, 3e9, -3e9, 1e20, -129.9, 1.0009765625 + 2.0**-30])
+    x = x if name == "float16" else x.astype(np.float32)
+
+    def convert(x):
+        return sm.astype(x * 1, getattr(sm, name))
+
+    np.testing.assert_array_equal(run_on_threads(convert, [x]), np.asarray(sm.jit(convert)(x)))
 
 
 def test_extremes_keep_nan():
@@ -121,7 +131,7 @@ kernel map(x: f32[n], y: f16[n]) -> z: f16[n]
 def test_ptx_has_the_instructions_of_its_golden(text, arch):
     """Instructions by kind, without registers and labels, which versions of LLVM number anew."""
     kernel = parse(text)
-    code = compile_threads(kernel, arch)
+    code = ThreadCompiler().prepare(kernel, {})[1](arch)
     ptx = code.images[0].rstrip(b"\0").decode()
     assert (
         f".target {min(arch, 'sm_90', key=lambda a: int(a[3:]))}" in ptx
@@ -144,7 +154,7 @@ def test_nothing_contracts():
     text = (
         "kernel k(x: f32[n], y: f32[n]) -> z: f32[n]\n  grid n/4096\n  z[n] = x[n] * y[n] + x[n]\n"
     )
-    ptx = compile_threads(parse(text), "sm_90").images[0].decode()
+    ptx = ThreadCompiler().prepare(parse(text), {})[1]("sm_90").images[0].decode()
     assert "mul.rn.f32" in ptx and "add.rn.f32" in ptx and "fma" not in ptx
 
 

@@ -8,7 +8,7 @@ import pytest
 from smelt.errors import LoopTextError, VerifyError
 from smelt.loop.interpret import run
 from smelt.loop.text import parse
-from smelt.loop.verify import check_printable, verify
+from smelt.loop.verify import verify
 
 HEAD = "func f(x: f32[n], y: out f32[n]; n)\n"
 TASK = HEAD + "  chunk t in 0 .. n\n    "
@@ -98,13 +98,6 @@ FAILING = {
     "is not a range of a loop": TASK + "each i in 0 .. n by t\n      y[i] = 1.0",
 }
 
-UNPRINTABLE = {
-    "an unrolled loop is left": TILE + "unroll i in 0 .. 2\n    b[i] = 1.0",
-    "is not one register": TILE + "alloc c: f32[4] in registers\n  for i in 0 .. 4\n    c[i] = 1.0",
-    "the step is not a positive number": TILE + "for i in 0 .. 4 by k\n    b[i] = 1.0",
-    "vectors of 3 lanes do not exist": TILE + "b[0 : 3] = a[0 : 3]",
-}
-
 
 @pytest.mark.parametrize("reason", UNREADABLE)
 def test_a_text_is_not_read(reason):
@@ -128,10 +121,3 @@ def test_the_interpreter_finds_what_the_verifier_cannot(reason):
         run(module, {"x": np.ones(3), "y": np.ones(3)}, {"n": 3})
     assert reason in caught.value.message
     assert "func f, `" in caught.value.message
-
-
-@pytest.mark.parametrize("reason", UNPRINTABLE)
-def test_what_cannot_be_printed_is_found(reason):
-    module = verify(parse(UNPRINTABLE[reason]))
-    with pytest.raises(VerifyError, match=reason):
-        check_printable(module, lanes=(4, 16))

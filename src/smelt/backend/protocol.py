@@ -13,7 +13,6 @@ from smelt.backend.machine import Machine
 from smelt.errors import ArgumentError
 from smelt.kernel.artifact import CompiledKernel, Variant, Variants
 from smelt.kernel.ir import Kernel
-from smelt.machine.tiling import Tiling
 
 
 class Backend(Protocol):
@@ -31,10 +30,6 @@ class Backend(Protocol):
 
     def serves(self, machine: Machine) -> bool:
         """Return whether kernels for a machine are this back end's."""
-        ...
-
-    def tiling(self, machine: Machine) -> Tiling:
-        """Return the blocks and parts of kernels for a machine."""
         ...
 
     def text(

@@ -37,7 +37,6 @@ from smelt.kernel.packed_weights import Panel
 from smelt.kernel.size_constants import innermost_sizes, short_sizes, with_sizes
 from smelt.kernel.walk import visit_body
 from smelt.machine.target import Target
-from smelt.machine.tiling import Tiling
 from smelt.packages.llvm import worker_threads
 from smelt.types.expr import Index, mul, product, size, sizes_of
 
@@ -289,10 +288,6 @@ class CpuBackend:
     def serves(self, machine: Machine) -> bool:
         """Return whether a machine is a CPU."""
         return isinstance(machine, Target)
-
-    def tiling(self, machine: Machine) -> Tiling:
-        """Return the blocks of kernels for a CPU."""
-        return machine.tiling
 
     def text(
         self, kernel: Kernel, language: str, machine: Machine, sizes: Mapping[str, int] | None

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from smelt.backend import Gpu, Machine, check_language
 from smelt.codegen.triton.source import triton_source
 from smelt.kernel.ir import Kernel
-from smelt.machine.tiling import Tiling
 
 
 class GpuBackend:
@@ -25,10 +24,6 @@ class GpuBackend:
     def serves(self, machine: Machine) -> bool:
         """Return whether a machine is a GPU."""
         return isinstance(machine, Gpu)
-
-    def tiling(self, machine: Machine) -> Tiling:
-        """Return the blocks of kernels for a GPU."""
-        return machine.tiling
 
     def text(
         self, kernel: Kernel, language: str, machine: Machine, sizes: Mapping[str, int] | None

@@ -155,8 +155,6 @@ class _Prediction:
         self.extra = self._extra_reductions()
         self.block = self._choose_blocks()
         self.visits = -(-self.sizes[self.name] // self.block)
-        blocks = {**self.cut, self.name: self.block}
-        self.in_task = {n: min(size, blocks.get(n, size)) for n, size in self.sizes.items()}
         self.lanes = _LaneUse(model, region, a, self.block)
         self.parts = self._split_parts()
         self.is_columns = (

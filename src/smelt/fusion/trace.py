@@ -349,45 +349,19 @@ Dim = tuple[Node, int]
 Reads = tuple[tuple[int, tuple[Index, ...]], ...]
 
 
-class _Probe:
-    """A definer whose values are empty and whose reads are recorded."""
+class _Probe(_Tracer):
+    """A tracer of plain operands, with new axes for what is reduced or computed."""
 
-    def __init__(self) -> None:
-        self.reads: list[tuple[int, tuple[Index, ...]]] = []
+    def __init__(self, rank: int) -> None:
+        super().__init__(rank)
+        self.indices: list[tuple[int, tuple[Index, ...]]] = []
         self.ended = 0
 
-    def apply(self, op: ScalarOp, *args: None) -> None: ...
-
-    def cast(self, value: None, dtype: DType) -> None: ...
-
-    def constant(self, value: float | int | bool, dtype: DType) -> None: ...
-
-    def index(self, position: Index, dtype: DType) -> None: ...
-
-    def position(self, value: None, extent: Index) -> Index:
+    def position(self, value: Axes, extent: Index) -> Index:
         return self._fresh(extent)
 
-    def reduce(self, combine: Combine, dtype: DType, extents: Indices, body: Element[None]) -> None:
-        body(tuple(self._fresh(e) for e in extents))
-
-    def dot(self, dtype: DType, extents: Indices, body: Element[tuple[None, None]]) -> None:
-        body(tuple(self._fresh(e) for e in extents))
-
-    def scan(
-        self,
-        combine: Combine,
-        dtype: DType,
-        extent: Index,
-        at: Index,
-        body: Callable[[Index], None],
-    ) -> None:
-        body(at)
-
-    def join(self, how: str, first: None, extents: Indices, body: Update[None]) -> None:
-        body(tuple(self._fresh(e) for e in extents))
-
-    def inside(self, limits: Limits, value: Callable[[], None], other: None) -> None:
-        value()
+    def _over(self, extents: Indices, body: Element[Axes]) -> Axes:
+        return body(tuple(self._fresh(e) for e in extents))
 
     def _fresh(self, extent: Index) -> Index:
         self.ended += 1
@@ -398,8 +372,9 @@ class _ProbeOperand:
     def __init__(self, probe: _Probe, number: int, type_: TensorType) -> None:
         self.probe, self.number, self.type = probe, number, type_
 
-    def at(self, *index: Index) -> None:
-        self.probe.reads.append((self.number, index))
+    def at(self, *index: Index) -> Axes:
+        self.probe.indices.append((self.number, index))
+        return NO_AXES
 
 
 @lru_cache(maxsize=1024)
@@ -411,10 +386,10 @@ def reads_of(op: TensorOp, out: TensorType, inputs: tuple[TensorType, ...]) -> R
     """
     if not op.fusible:
         return ()
-    probe = _Probe()
+    probe = _Probe(out.rank)
     position = tuple(axis(f"o{k}", n) for k, n in enumerate(out.shape))
     op.define(probe, position, *(_ProbeOperand(probe, k, t) for k, t in enumerate(inputs)))
-    return tuple(probe.reads)
+    return tuple(probe.indices)
 
 
 def reads(node: Node) -> Reads:

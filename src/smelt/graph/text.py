@@ -35,8 +35,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -52,6 +53,8 @@ from smelt.types.json_data import register
 from smelt.types.tensor import TensorType
 from smelt.types.text import MAX_NESTED, BeyondLimit, beyond_limits
 from smelt.types.text import parse as parse_expr
+
+T = TypeVar("T")
 
 LINE_WIDTH, MAX_QUOTED_CHARS = 100, 40
 """Maximum columns of inputs on one line, and characters of a quotation in an error."""
@@ -268,6 +271,15 @@ class _Reader:
     def name(self, expected: str) -> str:
         return self.match(_NAME, expected)[0]
 
+    def listed(self, end: str, item: Callable[[], T]) -> list[T]:
+        """Parse items with commas between them, up to their end."""
+        items: list[T] = []
+        while not self.sees(end):
+            if items:
+                self.need(",")
+            items.append(item())
+        return items
+
     def end(self) -> None:
         self.blank()
         if self.at < len(self.source):
@@ -323,11 +335,7 @@ class _Reader:
         self.need("graph")
         name = self.match(_GRAPH_NAME, "the graph's name")[0]
         self.need("(")
-        inputs: list[Node] = []
-        while not self.sees(")"):
-            if inputs:
-                self.need(",")
-            inputs.append(self.input())
+        inputs = self.listed(")", self.input)
         self.need("{")
         facts: list[Fact] = []
         while self.word("require"):
@@ -373,17 +381,16 @@ class _Reader:
         self.need(":")
         declared = self.type()
         constant = bool(self.word("constant"))
-        strides: list[int | None] | None = None
+        strides: tuple[int | None, ...] | None = None
         if self.word("strides"):
-            strides = []
             self.need("(")
-            while not self.sees(")"):
-                if strides:
-                    self.need(",")
-                stride = self.match(_STRIDE, "a stride or `?`")[0]
-                strides.append(None if stride == "?" else int(stride))
-        op = Input(label, declared, None if strides is None else tuple(strides), constant)
+            strides = tuple(self.listed(")", self.stride))
+        op = Input(label, declared, strides, constant)
         return self.define(label, Node(op, (), declared), at)
+
+    def stride(self) -> int | None:
+        stride = self.match(_STRIDE, "a stride or `?`")[0]
+        return None if stride == "?" else int(stride)
 
     def type(self) -> TensorType:
         self.blank()
@@ -392,12 +399,7 @@ class _Reader:
         if name not in _DTYPES:
             self.fail("an element type (f32, i64; numbers count bits)", at, len(name))
         self.need("[")
-        dims: list[Index] = []
-        while not self.sees("]"):
-            if dims:
-                self.need(",")
-            dims.append(self.index())
-        return TensorType(_DTYPES[name], tuple(dims))
+        return TensorType(_DTYPES[name], tuple(self.listed("]", self.index)))
 
     def fact(self) -> Fact:
         match = self.match(_RELATION, "a relation of sizes")
@@ -413,11 +415,7 @@ class _Reader:
         operator_at = self.at
         operator = self.name("an operator")
         self.need("(")
-        operands: list[Node] = []
-        while not self.sees(")"):
-            if operands:
-                self.need(",")
-            operands.append(self.operand())
+        operands = self.listed(")", self.operand)
         attributes = self.attributes()
         declared = self.type() if self.sees(":") else None
         self.define(name, self.node(operator, attributes, operands, declared, operator_at), at)
@@ -468,15 +466,12 @@ class _Reader:
         return self.constants[key]
 
     def attributes(self) -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        if self.sees("{"):
-            while not self.sees("}"):
-                if result:
-                    self.need(",")
-                key = self.name("an attribute")
-                self.need("=")
-                result[key] = self.value()
-        return result
+        return dict(self.listed("}", self.attribute)) if self.sees("{") else {}
+
+    def attribute(self) -> tuple[str, Any]:
+        key = self.name("an attribute")
+        self.need("=")
+        return key, self.value()
 
     def value(self) -> Any:
         self.blank()

@@ -13,13 +13,12 @@ smelt.errors.VerifyError: E405 not well formed: func shift, `y[i] = x[i + 1]`: x
     the n elements of x
 ...
 
-Every rule has an error of its own, which names the statement. `check_printable` adds what printing
-to LLVM needs.
+Every rule has an error of its own, which names the statement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from typing import NoReturn
 
 from smelt.errors import VerifyError
@@ -27,7 +26,7 @@ from smelt.loop import ir
 from smelt.loop.bounds import Known
 from smelt.loop.env import INDEX, Array, Env, Type, check_index, place_type, type_of
 from smelt.loop.text import place_text, statement_text, text
-from smelt.loop.walk import Body, bound, loads, names_in, places, statements, values, visit
+from smelt.loop.walk import Body, bound, loads, names_in, statements, values
 from smelt.ops.combine import COMBINES, SCALAR_IDENTITIES
 from smelt.types import expr
 from smelt.types.dtype import bool_, f64, i32, i64
@@ -330,45 +329,3 @@ class _Verifier:
         if not self.known.proves_inside(place, self.known.expand(elements)):
             shown = expr.text(elements)
             _refuse(f"{place_text(place)} can leave the {shown} elements of {place.buffer}")
-
-
-def check_printable(module: ir.Module, lanes: Container[int]) -> None:
-    """Check what printing needs, beyond `verify`.
-
-    Registers have constant subscripts, `unroll` is gone, vectors have a number of lanes in `lanes`.
-
-    Raises VerifyError.
-    """
-    for func in module.funcs:
-        registers = {
-            s.name
-            for s in statements(func.body)
-            if isinstance(s, ir.Alloc) and s.space == "registers"
-        }
-        for s in statements(func.body):
-            try:
-                _check_statement(s, registers, lanes)
-            except VerifyError as error:
-                where = f"{func.kind} {func.name}, `{statement_text(s)}`"
-                raise VerifyError(f"{where}: {error.message}") from None
-
-
-def _check_statement(s: ir.Statement, registers: set[str], lanes: Container[int]) -> None:
-    if isinstance(s, ir.For) and s.kind == "unroll":
-        _refuse("an unrolled loop is left")
-    if isinstance(s, ir.For) and (not isinstance(s.step, int) or s.step < 1):
-        _refuse("the step is not a positive number")
-    accessed = [*places(s), *(load.place for load in loads(*values(s)))]
-    for place in accessed:
-        if place.buffer in registers and not isinstance(place.at, int):
-            _refuse(f"{place_text(place)} is not one register")
-    for n in _lanes((v for root in values(s) for v in visit(root)), accessed):
-        if n > 1 and n not in lanes:
-            _refuse(f"vectors of {n} lanes do not exist on this machine")
-
-
-def _lanes(vectors: Iterable[ir.Value], accessed: Iterable[ir.Place]) -> set[int]:
-    lanes = {
-        v.lanes for v in vectors if isinstance(v, ir.Lane | ir.LaneIndex | ir.Prefix | ir.Splat)
-    }
-    return lanes | {p.lanes for p in accessed}

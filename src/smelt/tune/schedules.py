@@ -28,9 +28,10 @@ from smelt.errors import (
     OutOfMemory,
 )
 from smelt.journal.facts import Journal, Measured
+from smelt.kernel.block_reduction import values_behind
 from smelt.kernel.device_code import DeviceCode, ScheduledLaunch, SchedulingCompiler
-from smelt.kernel.ir import Kernel, Let, Load, Position, Ref
-from smelt.kernel.walk import statements, visit
+from smelt.kernel.ir import Kernel, Let, Load, Position
+from smelt.kernel.walk import statements
 from smelt.ops.spec import dims_at
 from smelt.python.dataclass import dataclass
 from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, copy_to_host
@@ -101,14 +102,9 @@ def index_extents(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
         if not isinstance(position, Position):
             continue
         extent = int(evaluate(position.extent, sizes))
-        pending, seen = [position.value], set[str]()
-        while pending:
-            for value in visit(pending.pop()):
-                if isinstance(value, Load) and value.param in integers:
-                    extents[value.param] = min(extents.get(value.param, extent), extent)
-                if isinstance(value, Ref) and value.name in bound and value.name not in seen:
-                    seen.add(value.name)
-                    pending.append(bound[value.name])
+        for value in values_behind(position.value, bound):
+            if isinstance(value, Load) and value.param in integers:
+                extents[value.param] = min(extents.get(value.param, extent), extent)
     return extents
 
 

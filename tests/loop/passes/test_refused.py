@@ -16,11 +16,9 @@ from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.align_stores import align_stores, cut_tail, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
 from smelt.loop.passes.collapse import collapse
-from smelt.loop.passes.decide import conditions
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.fuse_if import fuse_if
 from smelt.loop.passes.hoist_offsets import hoist_offsets
-from smelt.loop.passes.mask_range import mask_range
 from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
     prefetch,
@@ -37,7 +35,6 @@ from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.text import parse, text
 from smelt.loop.verify import verify
-from smelt.loop.walk import statements
 
 HEAD = "func f(x: f32[n], y: out f32[n]; n)\n  "
 ROW = HEAD + "each i in 0 .. n\n    "
@@ -45,11 +42,6 @@ ORDERED = HEAD + "for i in 0 .. n with s = 0.0\n    s' = s + x[i]"
 TWO_FOLDS = HEAD + "each i in 0 .. n with s = sum 0.0\n    s <- x[i]\n    s <- x[0]"
 NEVER = ir.Apply("gt", (ir.position(1), ir.position(2)))
 COND = ir.Apply("lt", (ir.position(1), ir.position(2)))
-
-
-def _at_condition(func: ir.Func, change: Callable[..., ir.Func]) -> ir.Func:
-    loop = next(s for s in statements(func.body) if isinstance(s, ir.For))
-    return change(func, loop.var, conditions(loop)[0])
 
 
 REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
@@ -101,7 +93,6 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         "    each j in 0 .. n\n      s <- x[j]",
         lambda f: vectorize(f, "j", 4, "mask"),
     ),
-    "does not flip once along i": (ROW + "y[i] = 1.0", lambda f: mask_range(f, "i", NEVER)),
     "the loop over i carries something": (ORDERED, lambda f: split_tests(f, "i")[0]),
     "is not `each` around one loop": (ROW + "y[i] = 1.0", lambda f: collapse(f, "i")),
     "loads nothing from y": (ROW + "y[i] = 1.0", lambda f: prefetch(f, "i", "y", 4)),
@@ -116,14 +107,6 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
     "the loops over i and q differ": (
         ROW + "y[i] = 1.0",
         lambda f: fuse_if(f, (replace(f.body[0], var="q", step=2),), COND),
-    ),
-    "an effect beyond the mask": (
-        ROW + "y[i] = select(i < 3, x[i], 0.0)",
-        lambda f: _at_condition(f, mask_range),
-    ),
-    "folds more than identities": (
-        HEAD + "each i in 0 .. n with s = sum 0.0\n    s <- select(i < 3, x[i], 1.0)",
-        lambda f: _at_condition(f, mask_range),
     ),
     "p would have to wait as a vector or a position": (
         ROW + "p = i64(y[i])\n    y[i] = x[p]",
@@ -211,11 +194,6 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
             "      y[(i - 1) * 3 + j - 2] = x[i - 1] + f32(j)"
         ),
         lambda f: collapse(f, "i"),
-    ),
-    "mask_range": (
-        HEAD + "each m in 0 .. n\n    each i in 0 .. n with s = sum 1.0\n"
-        "      s <- select(i >= m, x[i], 0.0)\n    y[m] = s",
-        lambda f: mask_range(f, "i", conditions(f.body[0].body[0])[0]),
     ),
     "align_stores": (
         HEAD + "each i in 0 .. n\n    y[i] = x[i]",

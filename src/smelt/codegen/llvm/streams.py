@@ -86,8 +86,8 @@ def _visit(env: Environment, region: Region, visit: Visit, inside: Any) -> None:
         block_start = at
         if visit.size == 1:
             env.top.bind(visit.axis, at)
-        end = stop if visit.size is None else _min(b, b.add(at, size), stop)
-        at = at if aligned else _max(b, at, low)
+        end = stop if visit.size is None else b.minimum(b.add(at, size), stop)
+        at = at if aligned else b.maximum(at, low)
         starts = {**env.starts, (region, visit.axis): at}
         steps = {**env.steps, visit: (block_start, begin)}
         with env.narrowed({visit.axis: (at, end)}), env.within(starts=starts, steps=steps):
@@ -121,9 +121,9 @@ def _span(env: Environment, visit: Visit) -> tuple[Value, Value]:
     low = _first(env, visit)
     first, last = low, stop
     if visit.start is not None:
-        low = _min(b, _max(b, env.top.value(visit.start), first), last)
+        low = b.minimum(b.maximum(env.top.value(visit.start), first), last)
     if visit.stop is not None:
-        stop = _min(b, _max(b, env.top.value(visit.stop), low), last)
+        stop = b.minimum(b.maximum(env.top.value(visit.stop), low), last)
     if visit.part is None:
         return low, stop
     name, count = visit.part
@@ -131,19 +131,11 @@ def _span(env: Environment, visit: Visit) -> tuple[Value, Value]:
     blocks = _ceil(b, b.sub(last, first), unit)
     each = b.mul(_ceil(b, blocks, env.frame.index(count)), unit)
     begin = b.add(first, b.mul(env.top.axis(name), each))
-    return _max(b, low, begin), _min(b, b.add(begin, each), stop)
+    return b.maximum(low, begin), b.minimum(b.add(begin, each), stop)
 
 
 def _ceil(b: Any, a: Value, by: Value) -> Value:
     return b.sdiv(b.add(a, b.sub(by, number(1))), by)
-
-
-def _min(b: Any, x: Value, y: Value) -> Value:
-    return b.select(b.icmp_signed("<", x, y), x, y)
-
-
-def _max(b: Any, x: Value, y: Value) -> Value:
-    return b.select(b.icmp_signed(">", x, y), x, y)
 
 
 def edge(env: Environment, e: BlockEdge) -> Value:

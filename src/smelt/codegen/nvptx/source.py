@@ -1,6 +1,7 @@
 """Compile kernels to PTX with LLVM: the driver makes machine code of it.
 
-code = compile_threads(kernel, "sm_90")
+text, code_for = ThreadCompiler().prepare(kernel, {})
+code = code_for("sm_90")
 """
 
 from __future__ import annotations
@@ -36,18 +37,12 @@ class ThreadCompiler:
     def prepare(
         self, kernel: Kernel, sizes: Mapping[str, int]
     ) -> tuple[str, Callable[[str], DeviceCode]]:
-        """Print a kernel, for all sizes; see `DeviceCompiler`."""
+        """Print a kernel, for all sizes; see `DeviceCompiler`.
+
+        Raises DeviceKernelError for what threads do not compute.
+        """
         program = print_threads(kernel)
         return program.text, lambda arch: _code(program, arch, self._emit(program, arch))
-
-
-def compile_threads(kernel: Kernel, arch: str) -> DeviceCode:
-    """Return a kernel's code as PTX for an architecture such as sm_90.
-
-    Raises DeviceKernelError for what threads do not compute.
-    """
-    program = print_threads(kernel)
-    return _code(program, arch, _image(program, arch))
 
 
 def _image(program: ThreadProgram, arch: str) -> bytes:

@@ -16,11 +16,13 @@ Scalar operators come from the rows that the CPU uses. Sums of floats are accumu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple, cast
+from functools import reduce
+from typing import Any, Final, NamedTuple
 
 from smelt.codegen.llvm import ir
+from smelt.codegen.llvm.instructions.indexing import IndexEmitter, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.errors import DeviceKernelError
 from smelt.kernel.bounds import nonnegative
@@ -41,12 +43,15 @@ from smelt.kernel.ir import (
     Store,
     Value,
 )
+from smelt.kernel.verify_sizes import size_names
+from smelt.kernel.walk import NO_AXES, Axes, axes_of_body, axes_of_value, loads
 from smelt.machine.processor import INSTRUCTION_SETS
+from smelt.ops.cast import cast
 from smelt.ops.combine import COMBINES
 from smelt.ops.scalar import scalar
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, f64, i64
-from smelt.types.expr import Atom, Expr, Index, axes_of, product, sub
+from smelt.types.expr import Atom, Index, axes_of, product, sub
 
 WARP: Final = 32
 """Lanes of a warp."""
@@ -127,11 +132,11 @@ class _Printer:
             else:
                 self.grid[entry.axis] = kernel.axis(entry.axis).extent
         self.lets: dict[str, Value] = {}
-        self.free: dict[str, frozenset[str]] = {}
+        self.names_axes = axes_of_body(kernel.body)
         self.names: dict[str, _Typed] = {}
         self.positions: dict[str, Any] = {}
         self.axes: dict[str, Any] = {}
-        self.sizes = _names_of_sizes(kernel)
+        self.sizes = size_names(kernel)
         self.params = list(dict.fromkeys((*kernel.inputs, *kernel.outputs)))
         self.params = list({p.name: p for p in self.params}.values())
         self.strides = [
@@ -164,7 +169,7 @@ class _Printer:
             text,
             tuple(p.name for p in self.params),
             tuple(self.strides),
-            tuple(self.sizes),
+            self.sizes,
             self.lanes,
             product(self.grid.values()),
         )
@@ -176,9 +181,9 @@ class _Printer:
     def _place_point(self) -> None:
         """Compute this thread's point and lane, and leave if there is no such point."""
         b = self.builder
-        thread = b.add(b.mul(self._register("ctaid.x"), _number(THREADS)), self._register("tid.x"))
-        self.lane = b.urem(thread, _number(self.lanes))
-        point = b.udiv(thread, _number(self.lanes))
+        thread = b.add(b.mul(self._register("ctaid.x"), number(THREADS)), self._register("tid.x"))
+        self.lane = b.urem(thread, number(self.lanes))
+        point = b.udiv(thread, number(self.lanes))
         end = b.append_basic_block("end")
         go_on = b.append_basic_block("point")
         total = self.index(product(self.grid.values()))
@@ -196,19 +201,16 @@ class _Printer:
     def _statement(self, s: Any) -> None:
         match s:
             case Let(name=name, value=value):
-                free = self._free(value)
-                self.free[name] = free
                 self.lets[name] = value
-                if not free:
+                if not self._free(value):
                     self.names[name] = self.value(value)
             case Position(name=name, value=value, extent=extent):
                 if self._free(value):
                     refuse(self.kernel.name, "a computed position along a looped axis")
                 b, x = self.builder, self.cast(self.value(value), i64).value
-                last = b.sub(self.index(extent), _number(1))
-                x = b.select(b.icmp_signed(">", x, _number(0)), x, _number(0))
+                last = b.sub(self.index(extent), number(1))
+                x = b.select(b.icmp_signed(">", x, number(0)), x, number(0))
                 self.positions[name] = b.select(b.icmp_signed("<", x, last), x, last)
-                self.free[name] = frozenset()
             case Store(join=""):
                 self._store(s)
             case _:
@@ -217,8 +219,7 @@ class _Printer:
     def _store(self, s: Store) -> None:
         param = self.kernel.param(s.param)
         values = [s.value] if s.where is None else [s.value, s.where]
-        free = set[str]().union(*map(self._free, values))
-        free |= {a for e in s.index for a in axes_of(e)} - set(self.grid)
+        free = self._free(*values) | {a for e in s.index for a in axes_of(e)} - set(self.grid)
         over = [a.name for a in self.kernel.axes if a.name in free]
 
         def store() -> None:
@@ -226,7 +227,7 @@ class _Printer:
             if s.where is not None:
                 conditions.append(self.cast(self.value(s.where), bool_).value)
             if self.lanes > 1 and not over:
-                conditions.append(b.icmp_signed("==", self.lane, _number(0)))
+                conditions.append(b.icmp_signed("==", self.lane, number(0)))
             value = None if s.where is not None else self.cast(self.value(s.value), param.dtype)
             with self._under(conditions):
                 if value is None:
@@ -242,10 +243,7 @@ class _Printer:
         if not conditions:
             yield
             return
-        condition = conditions[0]
-        for other in conditions[1:]:
-            condition = self.builder.and_(condition, other)
-        with self._private(), self.builder.if_then(condition):
+        with self._private(), self.builder.if_then(reduce(self.builder.and_, conditions)):
             yield
 
     @contextmanager
@@ -278,7 +276,7 @@ class _Printer:
             return step(first)
         b, (axis, *rest) = self.builder, over
         is_split = self.is_shared and not rest
-        begin = self.lane if is_split else _number(0)
+        begin = self.lane if is_split else number(0)
         stride = self.lanes if is_split else 1
         extent = self.index(self.kernel.axis(axis).extent)
         before = b.block
@@ -298,7 +296,7 @@ class _Printer:
         new = self._fold(rest, carried, step)
         self.names, self.is_shared = names, shared
         del self.axes[axis]
-        counter.add_incoming(b.add(counter, _number(stride)), b.block)
+        counter.add_incoming(b.add(counter, number(stride)), b.block)
         for phi, x in zip(carried, new, strict=True):
             phi.add_incoming(x, b.block)
         b.branch(head)
@@ -342,13 +340,13 @@ class _Printer:
             word = x if dtype.itemsize >= 4 else b.zext(x, _I32)
         parts = [word]
         if bits == 64:
-            parts = [b.trunc(word, _I32), b.trunc(b.lshr(word, _number(32)), _I32)]
+            parts = [b.trunc(word, _I32), b.trunc(b.lshr(word, number(32)), _I32)]
         arguments = [ir.Constant(_I32, distance), ir.Constant(_I32, WARP - 1)]
         mask = ir.Constant(_I32, _EVERYONE)
         name = "llvm.nvvm.shfl.sync.bfly.i32"
         got = [self.machine.call(name, _I32, mask, part, *arguments) for part in parts]
         if bits == 64:
-            high = b.shl(b.zext(got[1], _I64), _number(32))
+            high = b.shl(b.zext(got[1], _I64), number(32))
             word = b.or_(high, b.zext(got[0], _I64))
         else:
             word = got[0]
@@ -364,8 +362,8 @@ class _Printer:
     def value(self, v: Value) -> _Typed:
         """Return a value at the current indices."""
         match v:
-            case Const(value=number, dtype=dtype):
-                return _Typed(self.machine.const(dtype.compute, number), dtype.compute)
+            case Const(value=x, dtype=dtype):
+                return _Typed(self.machine.const(dtype.compute, x), dtype.compute)
             case IndexValue(index=index, dtype=dtype):
                 return self.cast(_Typed(self.index(index), i64), dtype)
             case Load():
@@ -386,27 +384,17 @@ class _Printer:
                 if name not in self.names:
                     self.names[name] = self.value(self.lets[name])
                 return self.names[name]
-            case If():
-                return self._if(v)
+            case If():  # a branch, so that loads of the other side are not done
+                condition = self.cast(self.value(v.condition), bool_).value
+                return self._either(
+                    condition, lambda: self.value(v.value), lambda: self.value(v.other)
+                )
             case _:
                 return refuse(self.kernel.name, f"a value of kind {type(v).__name__}")
 
     def cast(self, x: _Typed, dtype: DType) -> _Typed:
         """Convert a value; half types round and stay in float32 registers."""
-        if dtype.compute is not dtype:
-            wide = self.cast(x, dtype.compute)
-            return _Typed(self.machine.round_half(wide.value, dtype), dtype.compute)
-        if x.dtype == dtype:
-            return x
-        if dtype == bool_:
-            zero = self.machine.const(x.dtype, 0)
-            return _Typed(self.machine.compare("ne", x.value, zero), bool_)
-        return _Typed(self.machine.convert(x.value, x.dtype, dtype), dtype)
-
-    def _if(self, v: If) -> _Typed:
-        """Branch, so that loads of the other side are not done."""
-        condition = self.cast(self.value(v.condition), bool_).value
-        return self._either(condition, lambda: self.value(v.value), lambda: self.value(v.other))
+        return _Typed(cast(self.machine, x.value, x.dtype, dtype), dtype.compute)
 
     def _either(
         self, condition: Any, yes: Callable[[], _Typed], no: Callable[[], _Typed]
@@ -436,25 +424,22 @@ class _Printer:
         inside = [] if v.other is None else self._bounds(param, v.index)
         if not inside or v.other is None:
             return load()
-        condition = inside[0]
-        for other in inside[1:]:
-            condition = self.builder.and_(condition, other)
         fill = _Typed(self.machine.const(dtype, v.other.value), dtype)
-        return self._either(condition, load, lambda: fill)
+        return self._either(reduce(self.builder.and_, inside), load, lambda: fill)
 
     def _bounds(self, param: Param, index: Sequence[Index]) -> list[Any]:
         """Return the conditions that an index is inside which are not proven."""
         b, conditions = self.builder, list[Any]()
         for e, extent in zip(index, param.shape, strict=True):
             if not nonnegative(e, self.kernel.facts):
-                conditions.append(b.icmp_signed(">=", self.index(e), _number(0)))
+                conditions.append(b.icmp_signed(">=", self.index(e), number(0)))
             if not nonnegative(sub(sub(extent, 1), e), self.kernel.facts):
                 conditions.append(b.icmp_signed("<", self.index(e), self.index(extent)))
         return conditions
 
     def _address(self, param: Param, index: Sequence[Index]) -> Any:
         b = self.builder
-        offset: Any = _number(0)
+        offset: Any = number(0)
         for d, e in enumerate(index):
             fixed = product(param.shape[d + 1 :]) if param.strides is None else param.strides[d]
             stride = self.stride_values[param.name, d] if fixed is None else self.index(fixed)
@@ -464,99 +449,22 @@ class _Printer:
 
     def index(self, e: Index) -> Any:
         """Return an index expression in 64 bits."""
-        if isinstance(e, int):
-            return _number(e)
-        b, total = self.builder, None
-        for monomial, factor in e.terms:
-            term: Any = _number(factor)
-            for atom in monomial:
-                term = b.mul(term, self._atom(atom))
-            total = term if total is None else b.add(total, term)
-        return total
+        return IndexEmitter(self.builder, self._leaf).emit(e)
 
-    def _atom(self, atom: Atom) -> Any:
+    def _leaf(self, atom: Atom) -> Any:
         if atom.kind == "size":
             return self.size_values[atom.name]
-        if atom.kind == "value":
-            return self.positions[atom.name]
-        if atom.kind == "axis":
-            return self.axes[atom.name]
-        b = self.builder
-        x, y = (self.index(a) for a in atom.args)
-        if atom.kind in ("min", "max"):
-            return b.select(b.icmp_signed("<" if atom.kind == "min" else ">", x, y), x, y)
-        if nonnegative(atom.args[0], self.kernel.facts):
-            return b.sdiv(x, y) if atom.kind == "//" else b.srem(x, y)
-        rest = b.srem(x, y)
-        is_below = b.icmp_signed("<", rest, _number(0))
-        rest = b.select(is_below, b.add(rest, y), rest)
-        return rest if atom.kind == "%" else b.sdiv(b.sub(x, rest), y)
+        return (self.positions if atom.kind == "value" else self.axes)[atom.name]
 
     # ---- axes ------------------------------------------------------------------------------------
 
-    def _free(self, v: Value) -> frozenset[str]:
-        """Return the axes outside of the grid that a value has."""
-        match v:
-            case Const():
-                axes: Iterable[str] = ()
-            case IndexValue(index=index):
-                axes = axes_of(index)
-            case Load(index=index):
-                axes = (a for e in index for a in axes_of(e))
-            case Apply(args=args):
-                axes = (a for x in args for a in self._free(x))
-            case Cast(arg=arg):
-                axes = self._free(arg)
-            case Reduce(arg=arg, over=over):
-                axes = self._free(arg) - {*over}
-            case Ref(name=name):
-                axes = self.free[name]
-            case If(condition=condition, value=value, other=other):
-                axes = (a for x in (condition, value, other) for a in self._free(x))
-            case _:
-                return refuse(self.kernel.name, f"a value of kind {type(v).__name__}")
-        return frozenset(axes) - set(self.grid)
+    def _free(self, *values: Value) -> Axes:
+        """Return the axes outside of the grid that values have."""
+        return NO_AXES.union(*(axes_of_value(v, self.names_axes) for v in values)) - {*self.grid}
 
     def _reads_rows(self) -> bool:
         """Return whether a load is contiguous along an axis outside of the grid."""
         return any(
             load.index and set(axes_of(load.index[-1])) - set(self.grid)
-            for load in _loads(self.kernel.body)
+            for load in loads(self.kernel)
         )
-
-
-def _number(n: int) -> Any:
-    return ir.Constant(_I64, n)
-
-
-def _loads(node: Any) -> Generator[Load]:
-    """Yield the loads below statements or values."""
-    if isinstance(node, Load):
-        yield node
-    elif isinstance(node, tuple):
-        for x in node:
-            yield from _loads(x)
-    elif hasattr(node, "__dataclass_fields__"):
-        for name in node.__dataclass_fields__:
-            yield from _loads(getattr(node, name))
-
-
-def _names_of_sizes(kernel: Kernel) -> list[str]:
-    """Return the sizes that a kernel's shapes, axes and indices have."""
-    names: dict[str, None] = {}
-
-    def visit(node: Any) -> None:
-        if isinstance(node, Expr):
-            visit(tuple(m for m, _ in node.terms))
-        elif isinstance(node, Atom):
-            names.update({node.name: None} if node.kind == "size" else {})
-            visit(node.args)
-        elif isinstance(node, tuple):
-            for x in cast(tuple[Any, ...], node):
-                visit(x)
-        elif hasattr(node, "__dataclass_fields__"):
-            for name in node.__dataclass_fields__:
-                visit(getattr(node, name))
-
-    visit((kernel.inputs, kernel.outputs, kernel.axes, kernel.body))
-    return list(names)

@@ -22,6 +22,7 @@ from typing import TypeAlias
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reach
 from smelt.codegen.llvm.loopir.rewrite import Cloner, Draft, dependencies
+from smelt.graph.walk import reachable
 from smelt.machine.blocks import WINDOW_ROWS, window_columns, windows_per_task
 from smelt.ops.windows import window_steps
 from smelt.types.expr import Index, add, axis, mul, sub, substitute
@@ -46,16 +47,9 @@ def compute_at_windows(phase: Phase) -> Phase:
 
 def _contractions_of(root: Item) -> list[Item]:
     """Return the contractions that a value is computed from through scalar operators alone."""
-    pending, seen, dots = [root], {root}, list[Item]()
-    while pending:
-        item = pending.pop()
-        if isinstance(item, ssa.Dot):
-            dots.append(item)
-        elif not isinstance(item, (ssa.Reduce, ssa.Scan, ssa.WindowRead)):
-            more = [a for a in dict.fromkeys(item.args) if a not in seen]
-            seen.update(more)
-            pending += more
-    return dots
+    ends = (ssa.Dot, ssa.Reduce, ssa.Scan, ssa.WindowRead)
+    every = reachable([root], lambda item: () if isinstance(item, ends) else item.args)
+    return [item for item in every if isinstance(item, ssa.Dot)]
 
 
 def _window_pairs(phase: Phase, dot: Item, over: tuple[str, ...]) -> list[Pair]:

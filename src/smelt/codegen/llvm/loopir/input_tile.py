@@ -206,22 +206,22 @@ class _RowCloner(Cloner):
         return replace(changed, access=replace(changed.access, limits=limits))
 
 
-def flatten_row_channels(
-    draft: Draft, user: Item, operand: Item, c: WindowAxis, depth: str, channels: int
+def flatten_row(
+    draft: Draft, user: Item, operand: Item, c: WindowAxis, depth: str = "", channels: int = 1
 ) -> tuple[Item, str, WindowAxis]:
-    """Clone an operand with one axis over a whole row: `channels` for each position.
+    """Clone an operand with one axis over a whole row: `channels` along `depth` for each position.
 
         x[y,at - 1,d], inside 0 <= at - 1 < w    is    x[y,q//3 - 1,q%3], inside 0 <= q - 3 < w*3
 
-    Returns the operand, the new axis, and what replaces the column: its own axis counts positions.
+    Steps of windows are ignored: also skipped positions are included.  Returns the operand, the new
+    axis, and what replaces the column: its own axis counts positions.
     """
     extent = mul(add(draft.axes[c.axis], c.halo), c.step * channels)
     name = draft.add_axis(f"{c.axis}.in", extent)
     q = axis(name, extent)
     position = floordiv(q, channels)
-    at: dict[str, Index] = {depth: mod(q, channels), c.axis: 0}
-    if c.tap:
-        at[c.tap] = 0
+    at: dict[str, Index] = {c.axis: 0, **({c.tap: 0} if c.tap else {})}
+    at |= {depth: mod(q, channels)} if depth else {}
     at[c.tap if c.step > 1 else c.axis] = position
     limits: dict[str, tuple[Index, Index]] = {}
     if c.step > 1:
@@ -238,31 +238,6 @@ def flatten_row_channels(
     )
 
 
-def flatten_row(
-    draft: Draft, user: Item, operand: Item, c: WindowAxis
-) -> tuple[Item, str, WindowAxis]:
-    """Clone an operand with one axis over all positions of a row.
-
-    Steps of windows are ignored: also skipped positions are included.  Returns the operand, the new
-    axis, and what replaces the column.
-    """
-    extent = mul(add(draft.axes[c.axis], c.halo), c.step)
-    name = draft.add_axis(f"{c.axis}.in", extent)
-    at: dict[str, Index] = {c.axis: 0, **({c.tap: 0} if c.tap else {})}
-    at[c.tap if c.step > 1 else c.axis] = axis(name, extent)
-    limits: dict[str, tuple[Index, Index]] = {}
-    if c.step > 1:
-        last = add(mul(sub(draft.axes[c.axis], 1), c.step), (c.taps - 1) * c.dilation + 1)
-        limits[c.axis] = (axis(name, extent), last)
-    clone = Cloner(draft, user, at, limits).of(operand)
-    remainder_axis = f"{c.axis}.by" if c.step > 1 else NO_AXIS
-    return (
-        clone,
-        name,
-        WindowAxis(c.axis, c.axis, c.tap, c.step, c.dilation, remainder_axis, c.taps),
-    )
-
-
 def _row_check(
     pair: tuple[Index, Index], q: Index, name: str, channels: int
 ) -> tuple[Index, Index]:
@@ -271,7 +246,7 @@ def _row_check(
     From 0 <= q//channels + c < n to 0 <= q + c*channels < n*channels, if the check has that form.
     """
     e, n = pair
-    if name not in axes_of(e):
+    if name not in axes_of(e) or channels == 1:
         return pair
     position = axis(name, 1 << 40)
     c = sub(substitute(e, {name: mul(channels, position)}), position)

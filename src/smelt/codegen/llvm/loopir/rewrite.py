@@ -16,7 +16,7 @@ element for each position.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar, cast
 
@@ -32,6 +32,7 @@ from smelt.codegen.llvm.loopir.items import (
     StreamState,
     Visit,
 )
+from smelt.graph.walk import reachable
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import Index, dependent_axes, substitute
@@ -326,14 +327,11 @@ def insert_before(draft: Draft, user: Item, item: Item) -> Item:
 
 def dependencies(root: Item, axes: set[str]) -> Iterator[Item]:
     """Yield `root` and its transitive arguments, if they vary along some of `axes`."""
-    pending, seen = [root], {root}
-    while pending:
-        item = pending.pop()
-        if item.axes & axes:
-            yield item
-            new_args = [a for a in item.args if a not in seen]
-            seen.update(new_args)
-            pending += new_args
+
+    def varying(items: Iterable[Item]) -> Iterable[Item]:
+        return (i for i in items if i.axes & axes)
+
+    return reachable(varying([root]), lambda item: varying(item.args))
 
 
 def depends_on_reduction(root: Item, axes: set[str]) -> bool:
@@ -362,13 +360,7 @@ def merge_equal_items(phase: Phase) -> Phase:
 def prune(phase: Phase) -> Phase:
     """Remove dead items and updates of states that nothing reads."""
     while True:
-        live: set[Item] = set()
-        pending = phase.roots()
-        while pending:
-            item = pending.pop()
-            if item not in live:
-                live.add(item)
-                pending.extend(item.args)
+        live = {*reachable(phase.roots(), lambda item: item.args)}
         read = {i.state for i in live if isinstance(i, ssa.StateRead)}
         updates = tuple(s for s in phase.state_updates if s.state in read)
         if len(updates) == len(phase.state_updates):
@@ -378,14 +370,12 @@ def prune(phase: Phase) -> Phase:
 
 def backward_slice(phase: Phase, roots: list[Item], ends: Collection[Item]) -> list[Item]:
     """Return what some values depend on, in order; the slice stops at `ends`."""
-    slice_items, pending = set[Item](), list(roots)
-    while pending:
-        item = pending.pop()
-        if item not in slice_items:
-            slice_items.add(item)
-            position_names = item.access.positions if isinstance(item, ssa.Load) else ()
-            pending += [phase.positions[name] for name in position_names]
-            pending += () if item in ends else item.args
+
+    def operands(item: Item) -> Iterable[Item]:
+        names = item.access.positions if isinstance(item, ssa.Load) else ()
+        return (*(phase.positions[n] for n in names), *(() if item in ends else item.args))
+
+    slice_items = {*reachable(roots, operands)}
     return [i for i in phase.items if i in slice_items]
 
 

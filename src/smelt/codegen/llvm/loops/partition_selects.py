@@ -36,6 +36,7 @@ from smelt.codegen.llvm.loopir.items import (
     accesses_of,
 )
 from smelt.codegen.llvm.nests.nest import Limit, Nest, Piece
+from smelt.graph.walk import reachable
 from smelt.kernel.bounds import Facts, nonnegative, proves_inside
 from smelt.ops.combine import CHOICE
 from smelt.ops.scalar import SCALARS
@@ -161,14 +162,8 @@ def _bounds(limit: Limit) -> tuple[Index, Index]:
 
 def conditions(nest: Nest) -> set[Item]:
     """Return everything that conditions of selections depend on."""
-    pending = [i.args[0] for i in nest.items if isinstance(i, Apply) and i.op == CHOICE]
-    items: set[Item] = set()
-    while pending:
-        item = pending.pop()
-        if item not in items:
-            items.add(item)
-            pending += item.args
-    return items
+    roots = (i.args[0] for i in nest.items if isinstance(i, Apply) and i.op == CHOICE)
+    return {*reachable(roots, lambda item: item.args)}
 
 
 def is_split(nest: Nest) -> bool:

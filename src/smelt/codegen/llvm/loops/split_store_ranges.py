@@ -14,6 +14,7 @@ from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, stored_range
 from smelt.codegen.llvm.nests.environment import Environment, RangeStoreTarget, Scope
+from smelt.graph.walk import reachable
 
 
 def run_in_range(env: Environment, within: Range, run: Callable[[], None]) -> None:
@@ -128,13 +129,11 @@ def single_range_items(env: Environment, scope: Scope) -> frozenset[Item]:
 
 def _dependencies(env: Environment, roots: Iterable[Item]) -> set[Item]:
     """Return what values depend on within the current nest."""
-    items, pending = set[Item](), [*roots]
-    while pending:
-        item = pending.pop()
-        if item in env.live_items and item not in items:
-            items.add(item)
-            pending += item.args
-    return items
+
+    def live(items: Iterable[Item]) -> Iterable[Item]:
+        return (i for i in items if i in env.live_items)
+
+    return {*reachable(live(roots), lambda item: live(item.args))}
 
 
 def range_ends(env: Environment, within: Range) -> tuple[ir.Value, ir.Value | None]:

@@ -14,7 +14,7 @@ concatenation along such an axis is replaced by the one part at each position
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product as positions
 from math import inf, prod
@@ -24,6 +24,7 @@ from smelt.codegen.llvm.loopir.items import Access, Item, Phase, StoreItem
 from smelt.codegen.llvm.loopir.rewrite import Cloner, Draft, merge_equal_items, prune
 from smelt.codegen.llvm.loops.collapse_short_rows import MAP_KINDS
 from smelt.codegen.llvm.loops.fold_selects import selected_side
+from smelt.graph.walk import reachable
 from smelt.loop.passes.group_loads import FARTHEST_STEP, is_dense
 from smelt.machine.blocks import UNROLL_RESULTS
 from smelt.ops.scalar import SCALARS
@@ -303,12 +304,8 @@ def _count_items(phase: Phase, short: Sequence[str]) -> int:
 
 def _dependencies_at(root: Item, at: Mapping[str, Index]) -> Iterator[Item]:
     """Yield what a value depends on at some positions, if it varies along their axes."""
-    root = selected_side(root, at)
-    pending, seen = [root], {root}
-    while pending:
-        item = pending.pop()
-        if item.axes & at.keys():
-            yield item
-            new_args = [a for a in (selected_side(a, at) for a in item.args) if a not in seen]
-            seen.update(new_args)
-            pending += new_args
+
+    def chosen(items: Iterable[Item]) -> Iterable[Item]:
+        return (i for i in (selected_side(i, at) for i in items) if i.axes & at.keys())
+
+    return reachable(chosen([root]), lambda item: chosen(item.args))

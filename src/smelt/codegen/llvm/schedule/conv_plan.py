@@ -32,7 +32,6 @@ from smelt.codegen.llvm.loopir.input_tile import (
     find_window_axis,
     flatten_reduction,
     flatten_row,
-    flatten_row_channels,
     index_by_position,
     packed_extents,
     packed_order,
@@ -451,9 +450,7 @@ class WindowPlan:
             if sides[0]:
                 right, line, last = flatten_row(self.draft, self.item, right, last)
             else:
-                right, line, last = flatten_row_channels(
-                    self.draft, self.item, right, last, self.depth, few
-                )
+                right, line, last = flatten_row(self.draft, self.item, right, last, self.depth, few)
             self.columns = [*outer, last]
         else:
             right = index_by_position(self.draft, self.item, self.right, self.columns)

@@ -228,9 +228,9 @@ def emit_ranges(env: Environment, row_groups: RowGroupRanges) -> None:
                 env.run(nest)
         start, stop = low, high
         if groups.visit.start is not None:
-            start = _max(b, inner.value(groups.visit.start), low)
+            start = b.maximum(inner.value(groups.visit.start), low)
         if groups.visit.stop is not None:
-            stop = _min(b, inner.value(groups.visit.stop), high)
+            stop = b.minimum(inner.value(groups.visit.stop), high)
         none = b.icmp_signed(">=", start, stop)
         start, stop = b.select(none, high, start), b.select(none, low, stop)
         _store_range(b, row_groups, k, groups.fine, start, stop, exact=True)
@@ -238,12 +238,12 @@ def emit_ranges(env: Environment, row_groups: RowGroupRanges) -> None:
     def whole(k: Value) -> None:
         start, stop, first = high, low, b.mul(k, number(groups.size // groups.fine))
         for n in range(groups.size // groups.fine):
-            part = _min(b, b.add(first, number(n)), last)
-            start = _min(b, start, _load_bound(b, row_groups, part, groups.fine, 0, exact=True))
-            stop = _max(b, stop, _load_bound(b, row_groups, part, groups.fine, 1, exact=True))
+            part = b.minimum(b.add(first, number(n)), last)
+            start = b.minimum(start, _load_bound(b, row_groups, part, groups.fine, 0, exact=True))
+            stop = b.maximum(stop, _load_bound(b, row_groups, part, groups.fine, 1, exact=True))
         start = b.add(low, b.and_(b.sub(start, low), number(-groups.group)))
         covering = b.add(b.sub(stop, low), number(groups.group - 1))
-        stop = _min(b, b.add(low, b.and_(covering, number(-groups.group))), high)
+        stop = b.minimum(b.add(low, b.and_(covering, number(-groups.group))), high)
         _store_range(b, row_groups, k, groups.size, start, stop)
 
     count = _count(b, ranges[groups.rows], groups.fine)
@@ -294,8 +294,8 @@ def _columns_of(
     """
     low, high = columns
     start, stop = (_load_bound(b, row_groups, k, rows, side, exact=exact) for side in (0, 1))
-    start = _min(b, _max(b, start, low), high)
-    return start, _max(b, _min(b, stop, high), start)
+    start = b.minimum(b.maximum(start, low), high)
+    return start, b.maximum(b.minimum(stop, high), start)
 
 
 def _store_range(
@@ -333,7 +333,7 @@ def _band_range(
     b: ir.IRBuilder, k: Value, rows: tuple[Value, Value], size: int
 ) -> tuple[Value, Value]:
     first = b.add(rows[0], b.mul(k, number(size)))
-    return first, _min(b, b.add(first, number(size)), rows[1])
+    return first, b.minimum(b.add(first, number(size)), rows[1])
 
 
 def for_each_row_group(env: Environment, nest: Nest, inside: Callable[[], None]) -> None:
@@ -365,11 +365,3 @@ def _without_stale(scope: Scope | None, stale: set[Item]) -> Scope:
         offsets = scope.offsets | offsets
         scope = scope.parent
     return Scope(axes=axes, values=values, offsets=offsets)
-
-
-def _min(b: ir.IRBuilder, x: Value, y: Value) -> Value:
-    return b.select(b.icmp_signed("<", x, y), x, y)
-
-
-def _max(b: ir.IRBuilder, x: Value, y: Value) -> Value:
-    return b.select(b.icmp_signed(">", x, y), x, y)
