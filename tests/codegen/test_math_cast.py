@@ -9,6 +9,7 @@ from tests.codegen.scalar_values import Array, special
 from tests.codegen.test_math_rows import LANES, bits
 from tests.ops.numpy_machine import NumpyMachine
 
+from smelt.ops.elementwise import Cast
 from smelt.ops.scalar import cast, cast_reference
 from smelt.types.dtype import COMPUTABLE, DType, bool_, f16
 
@@ -51,6 +52,15 @@ def test_the_reference_is_numpy_where_results_fit(source: DType) -> None:
             fits = (wide >= info.min) & (wide <= info.max) & (wide < 2.0**63)
         got = cast_reference(x, target)
         np.testing.assert_array_equal(bits(got[fits], target), bits(want[fits], target))
+
+
+@pytest.mark.parametrize("source", COMPUTABLE, ids=str)
+def test_the_graph_interpreter_casts_as_kernels_do(source: DType) -> None:
+    """NumPy's own vector loops convert numbers that do not fit otherwise than its plain ones."""
+    x = np.tile(values(source), 8)
+    for target in COMPUTABLE:
+        got = Cast(target).reference({}, x)
+        np.testing.assert_array_equal(bits(got, target), bits(cast_reference(x, target), target))
 
 
 def test_casting_a_half_register_to_its_own_type_rounds() -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
+from tests.codegen.test_math_cast import values
 from tests.golden.test_golden import CASES
+from tests.strategies.comparison import same_bits
 
 from smelt import knobs, passes
 from smelt.errors import UnknownNameError, VerifyError
@@ -12,8 +17,9 @@ from smelt.graph.ir import Graph
 from smelt.graph.text import parse, text
 from smelt.graph.verify import verify
 from smelt.journal.facts import Journal, PassRan
+from smelt.ops.cast import cast_reference
 from smelt.passes import PASSES, Pass, pipeline
-from smelt.passes.canonicalize import can_represent
+from smelt.passes.canonicalize import can_represent, casts_compose
 from smelt.passes.pipeline import Facts, run_steps
 from smelt.types.dtype import COMPUTABLE, DType, f32
 
@@ -79,7 +85,6 @@ def test_names() -> None:
 @pytest.mark.parametrize("narrow", [d for d in COMPUTABLE if d.bits <= 16], ids=lambda d: d.name)
 def test_what_a_type_holds(wide: DType, narrow: DType) -> None:
     """By all values: converting there and back gives the same bits, but for NaN."""
-    import numpy as np
     from tests.rewrite.refute import every
 
     x = every(narrow)
@@ -92,6 +97,15 @@ def test_what_a_type_holds(wide: DType, narrow: DType) -> None:
             np.all(finite.astype(wide.numpy).astype(np.float64) == finite.astype(np.float64))
         )
     assert can_represent(wide, narrow) == (kept and same and (wide.is_float or not narrow.is_float))
+
+
+@pytest.mark.parametrize("first", COMPUTABLE, ids=lambda d: d.name)
+def test_casts_compose_where_one_cast_has_the_same_result(first: DType) -> None:
+    x = values(first)
+    for middle, last in itertools.product(COMPUTABLE, COMPUTABLE):
+        if casts_compose(first, middle, last):
+            want = cast_reference(cast_reference(x, middle), last)
+            assert same_bits(cast_reference(x, last), want), f"{middle}, {last}"
 
 
 def test_facts_and_origins_survive() -> None:

@@ -9,6 +9,7 @@ from typing import ClassVar, Generic
 import numpy as np
 
 from smelt.errors import GradientError
+from smelt.ops.cast import cast_reference
 from smelt.ops.scalar import SCALARS
 from smelt.ops.spec import (
     Adjoint,
@@ -120,8 +121,7 @@ class Cast(TensorOp):
         return TensorType(self.dtype, inputs[0].shape)
 
     def reference(self, sizes: Sizes, *inputs: Array) -> Array:
-        with np.errstate(all="ignore"):
-            return inputs[0].astype(self.dtype.numpy)
+        return cast_reference(inputs[0], self.dtype)
 
     def define(self, d: Definer[V], i: tuple[Index, ...], *inputs: Operand[V]) -> V:
         return d.cast(inputs[0].at(*i), self.dtype)

@@ -27,7 +27,7 @@ from smelt.ops.reduce import Reduce, Scan
 from smelt.ops.spec import TensorOp
 from smelt.ops.view import Expand, Permute, Reshape
 from smelt.passes.compose import VIEWS, adds_leading_ones, simplify_view
-from smelt.types.dtype import DType
+from smelt.types.dtype import DType, i32
 from smelt.types.expr import Index
 from smelt.types.tensor import Shape, broadcast_shapes
 
@@ -174,9 +174,22 @@ def _cast(node: Node) -> Node:
     (x,) = node.inputs
     if x.type.dtype == node.type.dtype:
         return x
-    if isinstance(x.op, Cast) and can_represent(x.type.dtype, x.inputs[0].type.dtype):
+    if isinstance(x.op, Cast) and casts_compose(
+        x.inputs[0].type.dtype, x.type.dtype, node.type.dtype
+    ):
         return _apply(node, node.op, x.inputs[0])
     return _unbroadcast(node)
+
+
+def casts_compose(first: DType, middle: DType, last: DType) -> bool:
+    """Return whether casts through `middle` have the result of one cast.
+
+    Integers wrap where they do not fit; floats do not (`smelt.ops.cast`).
+    """
+    if middle.is_float and first.is_integer and last.is_integer:
+        if not (can_represent(i32, first) or can_represent(last, first)):
+            return False
+    return can_represent(middle, first)
 
 
 _DIGITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}

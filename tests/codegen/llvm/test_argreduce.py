@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 
 import smelt as sm
 
@@ -61,3 +62,23 @@ def test_no_lane_keeps_an_index_of_its_own() -> None:
     code = sm.explain(sm.jit(lambda x: sm.argmax(x, axis=1)), x).kernels[0].llvm
     assert "cttz" in code
     assert not re.search(r"= select <\d+ x i1> .*x i64>", code)
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+def test_the_best_of_columns_that_are_stored_apart(isa: str) -> None:
+    """Rows run together read and write every third element of what is carried."""
+    kernel = fuse(
+        """graph f(x: u16[15,15,15], y: bool[15,15,15]) {
+          a = reduce.argmax(x) {axes=(1,)}
+          v = reshape(a) {shape=(15, 1, 15)}
+          b = slice(v) {starts=(0, 0, 7), sizes=(13, 1, 3), steps=(1, 1, 3)}
+          w = cast(v) {dtype=bool}
+          c = ge(w, y)
+          return b, c
+        }""",
+        isa,
+    )
+    rng = np.random.default_rng(0)
+    x, y = rng.integers(0, 9, (15, 15, 15)).astype("u2"), rng.random((15, 15, 15)) < 0.5
+    for got, want in zip(kernel(x, y), kernel.expected(x, y), strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.codegen.llvm.guard_pages import Guarded
 from tests.codegen.llvm.native import Native, native_kernel
-from tests.codegen.llvm.single_kernel import RUNNABLE
+from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 from tests.lower.test_stream import Case, masked, streamed
 
 import smelt as sm
@@ -348,3 +348,27 @@ def test_the_rows_of_a_task_form_bands() -> None:
         for name in ("causal", "window", "chunks"):
             assert tables(SIMPLE[name].format(a=40, c=30), variant) == 2
     assert tables("j >= 0") == tables("j < 300") == 0
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize(
+    "test",
+    [
+        "c = gt(i, k)",
+        "c = ge(i, k)",
+        "b = add(i, k) c = ge(b, 5:i64)",
+        "b = max(k, 0:i64) d = sub(b, i) c = gt(d, -5:i64)",
+        "b = add(i, 7:i64) c = le(b, -9223372036854775808:i64)",
+    ],
+)
+def test_positions_compare_with_the_farthest_integers(test: str, isa: str) -> None:
+    """The difference of a position and a value may wrap; the comparison does not."""
+    kernel = fuse(
+        f"graph f(k: i64[], x: f32[n], y: f32[n]) {{\n i = iota() {{shape=(n,), axis=0, dtype=i64}}"
+        f"\n {test}\n z = select(c, x, y)\n s = reduce.sum(z) {{axes=(0,)}}\n return s\n}}",
+        isa,
+    )
+    x = np.arange(41, dtype="f4")
+    for k in (-(2**63), 7 - 2**63, 2**63 - 1, 2**63 - 30, 2**62, 5, -5):
+        arrays = [np.array(k), x, -x]
+        assert kernel(*arrays)[0] == kernel.expected(*arrays)[0], k

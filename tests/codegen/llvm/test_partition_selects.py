@@ -113,3 +113,27 @@ def test_concatenated_arrays_of_unlike_lengths_any_of_them_empty() -> None:
         (wanted,), (actual,) = kernel.expected(*arrays), kernel(*arrays)
         np.testing.assert_allclose(actual, wanted, rtol=1e-6)
         assert run_guarded(kernel, arrays, at_end=True)[0].tobytes() == actual.tobytes()
+
+
+@pytest.mark.parametrize("isa", RUNNABLE)
+@pytest.mark.parametrize("reduction", ["sum", "argmin"])
+@pytest.mark.parametrize("test", ["c = lt(i, 1:i64)", "k = sub(s, 2:i64) c = lt(i, k)"])
+def test_every_position_counts_where_a_test_selects_one_of_two_numbers(
+    test: str, reduction: str, isa: str
+) -> None:
+    """Between the ends of a row one number is chosen: a vector of it, not a single lane."""
+    kernel = fuse(
+        f"""graph f(x: i64[], y: i64[], z: f32[n]) {{
+          i = iota() {{shape=(n,), axis=0, dtype=i64}}
+          s = size() {{expr=n, dtype=i64}}
+          {test}
+          v = select(c, x, y)
+          r = reduce.{reduction}(v) {{axes=(0,)}}
+          return r
+        }}""",
+        isa,
+    )
+    for n in (1, 5, 64, 1000):
+        for x, y in ((1, 3), (3, 1)):
+            arrays = [np.array(x), np.array(y), np.zeros(n, "f4")]
+            assert kernel(*arrays)[0] == kernel.expected(*arrays)[0], (n, x, y)

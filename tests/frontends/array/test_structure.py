@@ -159,6 +159,23 @@ def test_epochs_end_in_all_threads() -> None:
     assert not wrong
 
 
+def test_a_leaf_that_another_thread_reads_meanwhile_is_one_leaf() -> None:
+    """Its second place makes the key that of three leaves: they must not find this program."""
+    x, y, z = (array(64, seed=k) for k in range(3))
+    theirs = [np.array(a + 0) for a in (x, y, z)]
+
+    def product_of(b: Any, c: Any, between: Any) -> Any:
+        kept = []
+        difference = x * 3.5 - b
+        other = threading.Thread(target=lambda: kept.append(between + 1.5))
+        other.start()
+        other.join()
+        return np.asarray(difference * c)
+
+    assert np.array_equal(product_of(z, z, z), (theirs[0] * 3.5 - theirs[2]) * theirs[2])
+    assert np.array_equal(product_of(y, z, x), (theirs[0] * 3.5 - theirs[1]) * theirs[2])
+
+
 def test_ended_threads_leave_no_epochs() -> None:
     before = len(structure._THREADS)
     for _ in range(3):

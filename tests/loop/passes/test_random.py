@@ -45,9 +45,10 @@ def _apply(name: str, func: ir.Func, random: np.random.Generator) -> ir.Func:
     match name.split(", "):
         case ["vectorize", tail]:
             lanes = int(random.choice([2, 4, 8]))
-            return vectorize.vectorize(
-                func, loop.var, lanes, "mask" if tail == "mask" else "scalar"
-            )
+            if tail != "mask":
+                return vectorize.vectorize(func, loop.var, lanes, "scalar")
+            group = int(random.choice([0, lanes // 2]))
+            return vectorize.vectorize(func, loop.var, lanes, "mask", 0, group)
         case ["hoist offsets"]:
             return hoist_offsets(func)
         case ["accumulate"]:

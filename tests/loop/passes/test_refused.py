@@ -150,8 +150,8 @@ REFUSED: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
         ROW + "s = across(sum, splat(x[i], 4))\n    y[i] = s + x[i]",
         lambda f: batch_rows(f, "i", 4, 16),
     ),
-    "2 lanes are folded into 4": (
-        HEAD + "for i in 0 .. n with s = sum splat(0.0, 4)\n    s <- splat(x[i], 2)",
+    "3 lanes are folded into 4": (
+        HEAD + "for i in 0 .. n with s = sum splat(0.0, 4)\n    s <- splat(x[i], 3)",
         accumulate,
     ),
     "the loop over i does not end with that over j": (

@@ -152,25 +152,6 @@ class ReductionEmitter:
         for other in self.values_of_argreduce(reduction):
             self._publish(other, total[0], scope)
 
-    def store_identities(self, nest: Nest) -> None:
-        """Set the reductions of a nest's rows to their identities."""
-        env, (rows, *_) = self.env, nest.order
-        scalar = LLVMMachine(self.b, None, env.frame.target)
-
-        def row(at: Value) -> None:
-            for reduction in nest.reductions:
-                acc = env.storage.accumulator_of(reduction)
-                identity = acc.finish(scalar, acc.start(scalar))
-                store_kept(
-                    env,
-                    (reduction, 0),
-                    env.s.materialised[reduction],
-                    identity,
-                    Scope(env.top, {rows: at}),
-                )
-
-        env.loop(*env.ranges[rows], 1, row)
-
     def values_of_argreduce(self, reduction: Reduction) -> list[Reduction]:
         """Return the extremes whose value an argmax or argmin provides."""
         nest = self.env.nest

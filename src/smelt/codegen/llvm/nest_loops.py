@@ -10,66 +10,46 @@ memory are parameters, and a value that was computed before is an array of one e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import next_block, share_start
 from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
 from smelt.codegen.llvm.instructions.scope import Scope
-from smelt.codegen.llvm.loopir.items import Item, StateRead, accesses_of
+from smelt.codegen.llvm.loopir.items import accesses_of
 from smelt.codegen.llvm.loops.full_unroll import is_fully_unrolled
 from smelt.codegen.llvm.loops.versioning import version_condition
 from smelt.codegen.llvm.lower_nest import (
-    Key,
-    Lowering,
     identifier,
-    lower_nest,
-    scans_across,
-    start_states,
 )
+from smelt.codegen.llvm.nest_body import NestLowering
 from smelt.codegen.llvm.nests.environment import (
-    PACKED,
     Environment,
     LateStore,
-    PackedArray,
     RowShare,
 )
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.print_loops import LoopPrinter, Typed
-from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, scan_state_axes
+from smelt.codegen.llvm.print_loops import LoopPrinter
 from smelt.codegen.llvm.vector_loops import Share, in_vectors, why_not_nest, without_vectors
 from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
-from smelt.loop.passes.branch_stores import branch_stores
 from smelt.loop.passes.collapse import join_rows
 from smelt.loop.passes.fuse_if import fuse_if
-from smelt.loop.passes.group_loads import group_loads
-from smelt.loop.passes.hoist_offsets import hoist_offsets
-from smelt.loop.passes.interleave_stores import interleave_stores
-from smelt.loop.passes.store_whole import store_whole
-from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.passes.version import version
-from smelt.loop.walk import is_short, loop_over, statements
-from smelt.python.dataclass import dataclass
-from smelt.types.dtype import DType, bool_, i64
-from smelt.types.expr import Atom, Expr, Index, add, atoms, axis, floordiv, mod, mul, sub
+from smelt.types.dtype import bool_
 
 Value = ir.Value
 
 
 def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     """Emit a nest from its loops, inside those of `scope`; return whether it has any."""
-    row_groups = any(nest in x.groups.nests for x in env.row_groups)
-    if row_groups and not nest.has_states:
-        return False
     if why_not_nest(env.s, nest, env.storage):
         return False
     packed = env.products.packed_array(nest) if env.products and nest.packed else None
     if nest.packed and (packed is None or packed.width % (env.s.lanes * nest.unroll)):
         return False
     printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found, env.frame.done)
-    lowering = _NestLowering(env, nest, scope, printer, packed=packed)
+    lowering = NestLowering(env, nest, scope, printer, packed=packed)
     func = lowering.func()
     asks = [*env.frame.shares.get(nest, ())]
     late, cuts = env.late_store, lowering.cuts
@@ -78,6 +58,8 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
         asks += env.frame.shares.get(env.s.nests[-1], ())
     steps = {identifier(a.buffer): next_block(env.s, nest, a) for a in accesses_of(nest.items)}
     blocks = {name: lowering.index(step) for name, step in steps.items() if step is not None}
+    groups = (x.groups.group for x in env.row_groups if nest in x.groups.nests)
+    group = next(groups, 0)
     transposed = any(c.transposes_sums for c in env.s.products.values())
     transposed &= not (nest.reductions or cuts or is_fully_unrolled(env.s, nest, nest.items))
     printer.block(lowering.states_func().body)
@@ -88,7 +70,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
         for var in lowering.lanes if func.body else ():  # there may be no elements
             if transposed:
                 func, var = join_rows(func, var)  # of sums that were stored without gaps
-            shares = [lowering.share(x) for x in asks]
+            shares = [_share(lowering, x) for x in asks]
             func = in_vectors(
                 func,
                 env.s,
@@ -102,6 +84,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
                 vector_bytes=env.frame.target.vector_bytes,
                 streaming=env.frame.streaming,
                 packed=packed,
+                group=group,
             )
         return func if lowering.lanes else without_vectors(func, env.s, nest)
 
@@ -122,9 +105,9 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> bool:
     return True
 
 
-def _with_late_stores(func: loop.Func, host: _NestLowering, late: LateStore) -> loop.Func:
+def _with_late_stores(func: loop.Func, host: NestLowering, late: LateStore) -> loop.Func:
     """Store the rows of the previous task inside of the loops over this one's."""
-    lowering = _NestLowering(late.late, late.late.s.nests[-1], late.late.top, host.printer, host)
+    lowering = NestLowering(late.late, late.late.s.nests[-1], late.late.top, host.printer, host)
     condition = lowering.scalar("pending", late.pending, bool_)
     stores = lowering.func()
     params = dict.fromkeys((*func.params, *stores.params))
@@ -134,281 +117,8 @@ def _with_late_stores(func: loop.Func, host: _NestLowering, late: LateStore) -> 
     return fuse_if(func, store_past(stores.body, arrays), condition, *host.cuts[:1])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Row:
-    """A row of a nest, at which its values are computed vector by vector."""
-
-    names: Mapping[str, Typed]
-    position: Value
-
-
-class NestBody:
-    """Prints what a nest of rows computes at positions that a product chooses, from its loops.
-
-    The product has sums in registers: they are arrays, of which a vector is read where it is.
-
-        each i in 0 .. m                              row(i):         o = n*i
-          each j in 0 .. n                            put(row, j):    y[o + j : 16] = sum*x[j : 16]
-            y[n*i + j] = sum[j]*x[j]
-
-    `targets` are arrays that the nest stores to instead of the program's: where a row has column 0
-    is said at each vector.  They may be written past the end of a row (`stores_whole`).
-    """
-
-    def __init__(
-        self,
-        env: Environment,
-        nest: Nest,
-        lanes: int,
-        sums: Sequence[Item],
-        targets: Mapping[str, DType] | None = None,
-        *,
-        stores_whole: bool = False,
-    ) -> None:
-        nest = replace(nest, items=tuple(i for i in nest.items if i not in sums))
-        self.printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
-        lowering = _NestLowering(env, nest, Scope(env.top), self.printer, sums=sums)
-        self.sums = {x: lowering.arrays[x][0][0] for x in sums}
-        self.dtypes = {identifier(x): dtype for x, dtype in (targets or {}).items()}
-        for name, dtype in self.dtypes.items():
-            lowering.params.append(loop.Param(name, dtype, None, written=True))
-        func = lowering.func()
-        self.row_axis, axis = (lowering.loops[a] for a in nest.order)
-        func = vectorize(func, axis, lanes, "mask")
-        for name in self.dtypes if stores_whole else ():
-            func = store_whole(func, name)
-        *_, tail = (s for s in statements(func.body) if isinstance(s, loop.For))
-        on = tail.body[0]
-        assert isinstance(on, loop.Let), on
-        func = branch_stores(func, on.name)
-        func = hoist_offsets(interleave_stores(group_loads(func)))
-        walk = loop_over(func.body, self.row_axis)
-        self.before = tuple(s for s in walk.body if not isinstance(s, loop.For))
-        self.whole, self.masked = (s for s in walk.body if isinstance(s, loop.For))
-        self.printer.block([s for s in func.body if s is not walk])
-        self.names = dict(self.printer.names)
-
-    def row(self, position: Value) -> Row:
-        """Print what is computed once for a row."""
-        self.printer.names = dict(self.names)
-        self.printer.bind(self.row_axis, position)
-        self.printer.block(self.before)
-        return Row(self.printer.names, position)
-
-    def put(
-        self,
-        row: Row,
-        column: Value,
-        mask: Value | None,
-        sums: Mapping[Item, Value],
-        targets: Sequence[Value] = (),
-    ) -> None:
-        """Print a vector of a row, from its sums; `targets` are addresses of column 0."""
-        printer, (walk, body) = self.printer, (self.whole, self.whole.body)
-        printer.names = dict(row.names)
-        if mask is not None:
-            walk, (on, *rest) = self.masked, self.masked.body
-            assert isinstance(on, loop.Let), on
-            printer.bind(on.name, mask, bool_)
-            body = tuple(rest)
-        printer.bind(walk.var, column)
-        for item, value in sums.items():
-            printer.add_register(self.sums[item], value, item.dtype)
-        for (name, dtype), address in zip(self.dtypes.items(), targets, strict=True):
-            printer.add_array(name, address, dtype)
-        printer.block(body)
-
-
-class _NestLowering(Lowering):
-    """Lowers one nest; gives the names of what it reads from outside to a printer.
-
-    Its names are others than those of the nest `beside` it.
-    """
-
-    def __init__(
-        self,
-        env: Environment,
-        nest: Nest,
-        scope: Scope,
-        printer: LoopPrinter,
-        beside: Lowering | None = None,
-        packed: PackedArray | None = None,
-        sums: Sequence[Item] = (),
-    ) -> None:
-        taken = {*env.frame.sizes, *map(identifier, env.frame.buffers)}
-        super().__init__(env.s, env.storage, (), beside.taken if beside else taken)
-        self.env, self.nest, self.scope, self.printer = env, nest, scope, printer
-        self.packed, self.sums = packed, sums
-        self.dtypes = env.frame.dtypes
-        self.answers, self.proven = env.known_conditions, env.proven_limits
-        self.numbers: dict[Value, Index] = {}
-        self.params: list[loop.Param] = []
-        for name, value in env.frame.sizes.items():
-            printer.bind(name, value)
-        accesses = [*accesses_of(nest.items), *(x.access for x in nest.stores)]
-        accesses += [x.access for x in env.frame.shares.get(nest, ())]
-        for name in dict.fromkeys(a.buffer for a in accesses if a.buffer in env.frame.buffers):
-            address, elements = env.frame.buffers[name], env.frame.lengths.get(name, 0)
-            self._add_array(identifier(name), address, self.dtypes[name], elements)
-        self._add_scratch()
-        for item in sums:
-            self.arrays[item] = [name := self.fresh("sum")], nest.order[-1:]
-            self.params.append(loop.Param(name, item.dtype, None))
-        if packed is not None:
-            self._add_array(PACKED, packed.address, packed.dtype)
-        self.ranges = {a: self._range(a) for a in env.s.phase.axes if self._has_range(a)}
-        self._add_values()
-
-    def states_func(self) -> loop.Func:
-        """Return the loops that start states, in vectors."""
-        body = start_states(self, self.nest)
-        func = self._func(body)
-        for walk in body:
-            func = vectorize(func, walk.var, self.s.lanes, "mask")
-        return func
-
-    def func(self) -> loop.Func:
-        """Return the loops of the nest."""
-        return self._func(lower_nest(self, self.nest))
-
-    def _func(self, body: tuple[loop.Statement, ...]) -> loop.Func:
-        names = {a.name for e in self.numbers.values() for a in atoms(e)}
-        sizes = tuple(n for n in self.env.frame.sizes)
-        return loop.Func("tile", "nest", tuple(self.params), sizes, (*names,), body)
-
-    # ---- what is there ---------------------------------------------------------------------------
-
-    def _add_array(self, name: str, address: Value, dtype: DType, elements: int = 0) -> None:
-        self.taken.add(name)
-        self.params.append(loop.Param(name, dtype, None, written=True))
-        self.printer.add_array(name, address, dtype, elements)
-
-    def _add_scratch(self) -> None:
-        """Name the arrays in scratch memory that the nest reads or writes."""
-        s, storage, nest = self.s, self.storage, self.nest
-        used: dict[Key, tuple[str, ...]] = {}
-        saves = () if nest.packed else nest.saves
-        for item in (*self._read(), *saves):
-            if item in s.materialised and (item not in nest.items or item in saves):
-                used[item] = s.materialised[item]
-            elif isinstance(item, StateRead):
-                used[item.state] = storage.state_axes(item.state)
-        for item in nest.reductions:
-            if item in s.materialised:
-                used[item] = s.materialised[item]
-        for update in nest.state_updates:
-            used[update.state] = storage.state_axes(update.state)
-        for owner, axes in used.items():
-            parts = len(storage.parts(owner)) if isinstance(owner, Item) else 1
-            stem = "e" if isinstance(owner, Item) else identifier(owner.name)
-            self.arrays[owner] = self._scratch(owner, stem, range(parts)), axes
-        for scan in scans_across(nest):
-            keys = range(SCAN_STATE_KEY, SCAN_STATE_KEY + len(storage.accumulator_of(scan).parts))
-            self.scan_states[scan] = self._scratch(scan, "s", keys), scan_state_axes(s, scan)
-
-    def _scratch(self, owner: Key, stem: str, parts: Sequence[int]) -> list[str]:
-        """Return the names of some arrays of an owner in scratch memory."""
-        names = [self.fresh(stem) for _ in parts]
-        for part, name in zip(parts, names, strict=True):
-            dtype = self.storage.arrays[owner, part][1].compute
-            self._add_array(name, self.storage.at[owner, part], dtype)
-        return names
-
-    def _read(self) -> list[Item]:
-        """Return the items that are read in the nest, and those it computes."""
-        nest = self.nest
-        roots = [x for t in nest.stores for x in (t.value, t.where) if x is not None]
-        roots += [u.value for u in nest.state_updates]
-        roots += [a for r in nest.reductions for a in r.args]
-        positions = (a for t in nest.stores for a in t.access.positions)
-        roots += [self.s.phase.positions[n] for n in positions]
-        return [
-            *roots,
-            *nest.saves,
-            *nest.scalars,
-            *nest.items,
-            *(a for i in nest.items for a in i.args),
-        ]
-
-    def _add_values(self) -> None:
-        """Name the values that are available before the nest."""
-        for item in dict.fromkeys(self._read()):
-            value = self.scope.value(item)
-            if value is not None and item.dtype == i64:
-                self.keep(item, loop.position(self.number("v", value)))
-            elif value is not None:
-                self.keep(item, self.scalar("v", value, item.dtype.compute))
-
-    def scalar(self, stem: str, value: Value, dtype: DType) -> loop.Value:
-        """Return a register as the element of an array of one."""
-        name = self.fresh(stem)
-        self.params.append(loop.Param(name, dtype, 1))
-        self.printer.add_register(name, value, dtype)
-        return loop.Load(loop.Place(name, 0))
-
-    def number(self, stem: str, value: Value) -> Index:
-        """Return an i64 register as an index expression."""
-        if isinstance(value, ir.Constant):
-            return int(value.constant)
-        if value not in self.numbers:
-            self.printer.bind(name := self.fresh(stem), value)
-            self.numbers[value] = loop.number(name)
-        return self.numbers[value]
-
-    def _has_range(self, a: str) -> bool:
-        return a in self.env.ranges or self.scope.axis(a) is not None
-
-    def _range(self, a: str) -> tuple[Index, Index]:
-        """Return the positions of an axis: a single one if a loop outside has it."""
-        if (at := self.scope.axis(a)) is not None:
-            position = self.number("at", at)
-            return position, add(position, 1)
-        low, high = self.env.ranges[a]
-        extent = self.s.phase.axes[a]
-        if high is self.env.frame.index(extent):
-            return self.number("from", low), self.index(extent)
-        return self.number("from", low), self.number("to", high)
-
-    def share(self, x: RowShare) -> Share:
-        """Return the part of a next row that the nest prefetches."""
-        first, before = share_start(self.s, self.nest, x)
-        name = identifier(x.access.buffer)
-        return Share(name, self.index(first), x.share, self.index(before))
-
-    # ---- names -----------------------------------------------------------------------------------
-
-    def start(self, owner: Key, axis: str) -> Index:
-        """Return the first position along an axis that an array in scratch memory has."""
-        if owner in self.sums:
-            return 0
-        return self.number("first", self.env.start(owner, axis))
-
-    def packed_place(self, variables: Mapping[str, str]) -> loop.Place:
-        """Return where a nest packs the element at the loops' positions."""
-        packed = self.packed
-        assert packed is not None
-        at: Index = 0
-        for a, name in variables.items():
-            position = axis(name, self.index(self.s.phase.axes[a]))
-            step = self.number("step", packed.steps[a]) if a in packed.steps else 1
-            if packed.panel is not None and a == self.nest.vector:
-                column = sub(position, self.ranges[a][0])
-                panel = mul(floordiv(column, packed.width), self.number("panel", packed.panel))
-                at = add(at, add(panel, mod(column, packed.width)))
-            else:
-                start = self.number("from", packed.starts[a])
-                at = add(at, mul(sub(position, start), step))
-        return loop.Place(PACKED, at)
-
-    def leaf(self, atom: Atom) -> Index:
-        """Return a variable of the kernel in an index expression."""
-        if atom.kind != "axis":
-            return super().leaf(atom)
-        if atom.name in self.loops:
-            return axis(self.loops[atom.name], self.index(atom.extent))
-        position = self.number("at", self.scope.axis(atom.name))
-        if isinstance(position, int):
-            return position
-        assert isinstance(position, Expr) and is_short(position)
-        (name,) = (a.name for a in atoms(position))
-        return axis(name, self.index(atom.extent))
+def _share(lowering: NestLowering, x: RowShare) -> Share:
+    """Return the part of a next row that the nest prefetches."""
+    first, before = share_start(lowering.s, lowering.nest, x)
+    name = identifier(x.access.buffer)
+    return Share(name, lowering.index(first), x.share, lowering.index(before))

@@ -205,12 +205,14 @@ def in_vectors(
     vector_bytes: int,
     streaming: bool,
     packed: PackedArray | None = None,
+    group: int = 0,
 ) -> loop.Func:
     """Run a nest in vectors along its loop over `var`, with prefetches.
 
     `shares` are parts of the next row that are prefetched meanwhile, `cuts` where stages begin,
     `blocks` the distances from what a stream's block reads of arrays to the next one's, and `pairs`
-    arrays of sums that some elements may be added for before they are widened.
+    arrays of sums that some elements may be added for before they are widened. `group` are the
+    lanes of whole vectors before masked ones: rows end at multiples of them, or 0.
     """
     row, walk = loop_around(func.body, var), loop_over(func.body, var)
     if packed is not None and packed.row_vectors and row is not None:
@@ -233,7 +235,8 @@ def in_vectors(
     keeps_start = nest.reductions or nest.state_updates or (packed and packed.width)
     if not (keeps_start or cuts or is_short or _scans(nest)):
         func, parts = split_tests(func, var)
-    func = _widen_parts(func, s, nest, parts, (wide, rest), streaming)
+    group = group if group < wide else 0
+    func = _widen_parts(func, s, nest, parts, (wide, rest, group), streaming)
     short = [t.var for t in _loops(func) if t.var not in before] if is_short else []
     full = [t.var for t in _loops(func) if t.step == wide and wide > 1]
     for name in full if nest.reductions and not (cuts or is_short) else ():
@@ -280,20 +283,22 @@ def _widen_parts(
     s: Schedule,
     nest: Nest,
     parts: Mapping[str, int | None],
-    widths: tuple[int, int],
+    widths: tuple[int, int, int],
     streaming: bool,
 ) -> loop.Func:
     """Run the parts of a loop in vectors.
 
-    A part with a number has at most so many positions. `widths` are the lanes of whole vectors and
-    of those for the remainder.
+    A part with a number has at most so many positions. `widths` are the lanes of whole vectors, of
+    those for the remainder, and of whole ones before these, if any.
     """
-    wide, rest = widths
+    wide, rest, group = widths
     for name, most in parts.items():
         if most is not None and most <= s.lanes:
             func = vectorize(func, name, s.lanes, "masked")
         elif streaming:
             func = _past_caches(func, s, nest, name, wide)
+        elif group:
+            func = vectorize(func, name, wide, "mask", rest, group)
         elif len(parts) > 1 and wide > s.lanes:
             func = vectorize(func, name, wide, "scalar")
             func = vectorize(func, name, s.lanes, "mask")

@@ -188,7 +188,8 @@ def remember(key: ProgramKey, planned: PlannedProgram, program: Program, epoch: 
             return
         for i, structure in zip(x.inputs, whole.key[1:], strict=True):
             if i.data is not None:  # type: ignore[attr-defined]
-                leaves[i] = structure.place
+                if leaves.setdefault(i, structure.place) != structure.place:
+                    return  # another thread read it meanwhile: the key is that of two leaves
             elif isinstance(i.op, Constant) and is_parameter(i.op):
                 planned.numbers.append(structure.place)
     planned.leaves = [leaves[x] for x in program.leaves]

@@ -70,7 +70,7 @@ __all__ = ["Module", "accumulate"]
 def accumulate(func: ir.Func) -> ir.Func:
     """Replace all folds of a function by carries with next values.
 
-    Raises LoopPassError for a fold of fewer lanes than its carry has, apart from one.
+    Raises LoopPassError for a fold of lanes that do not divide those of its carry.
     """
     loops = (s for s in statements(func.body) if isinstance(s, ir.For))
     if not any(c.combine for s in loops for c in s.carry):
@@ -202,10 +202,13 @@ class _Accumulate(ThreadState):
             value = halves(ir.Ref(name), folded.lanes, c.combine)
         if c.mode != "own" and folded.dtype != f64:
             value = ir.cast(value, f64)
-        if folded.lanes not in (1, lanes):
+        if lanes % folded.lanes:
             raise LoopPassError(f"{folded.lanes} lanes are folded into {lanes} of {c.name}")
         partial = folded.lanes < lanes
-        value = ir.Splat(value, lanes) if partial else value
+        if partial:  # other lanes of the carry stay
+            table = tuple(k % folded.lanes for k in range(lanes))
+            wide = ir.Shuffle((value,), "permute", table)
+            value = ir.Splat(value, lanes) if folded.lanes == 1 else wide
         old = self.state[key]
         if c.mode == "two_sum" or position is not None:
             name = self.new_names.new(c.name)
@@ -219,7 +222,8 @@ class _Accumulate(ThreadState):
         else:
             new = (ir.Apply(COMBINES[c.combine].scalar, (value, old)),)
         for k, v in enumerate(new):
-            kept = ir.Apply("select", (ir.Prefix(1, lanes), v, self.state[c.name, k]))
+            first = ir.Prefix(folded.lanes, lanes)
+            kept = ir.Apply("select", (first, v, self.state[c.name, k]))
             out += self.assign((c.name, k), kept if partial else v)
         return tuple(out)
 

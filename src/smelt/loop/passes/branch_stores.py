@@ -1,4 +1,4 @@
-"""Test once for a vector whether any of its lanes are stored, before it is computed.
+"""Test whether any lane of a vector is stored before computing it.
 
 >>> from smelt.loop.text import parse, text
 >>> module = parse('''
@@ -13,7 +13,7 @@
 tile f(x: f32[], y: out f32[], z: out f32[]; n, m)
   each i in 0 .. (n//4)*4 by 4
     v = x[i : 4]
-    on_1 = prefix(m - i, 4)
+    on_1 = prefix(-i + m, 4)
     if across(any, on_1)
       w = exp(v)
       y[i : 4 | on_1] = w

@@ -25,6 +25,7 @@ from smelt.loop.env import Env, type_of
 from smelt.loop.walk import (
     Body,
     Rewriter,
+    atom_index,
     reads,
     statements,
     substitute_index,
@@ -70,8 +71,29 @@ def gap_of(v: ir.Value) -> Index | None:
     left, right = map(ir.as_index, v.args)
     if left is None or right is None:
         return None
+    left, right = _clamped(left, right), _clamped(right, left)
+    if left is None or right is None:
+        return None
     sign, shift = COMPARISONS[v.op]
-    return expr.add(expr.mul(expr.sub(left, right), sign), shift)
+    gap = expr.add(expr.mul(expr.sub(left, right), sign), shift)
+    return None if expr.may_wrap(gap) else gap
+
+
+def _clamped(e: Index, other: Index) -> Index | None:
+    """Return what compares with positions as an index does, and is far from wrapping.
+
+    A value of the program may be any integer; with positions added it may have wrapped (None).
+    """
+    values = [a for a in expr.atoms(e) if a.kind == "value"]
+    if not values:
+        return e
+    if e != atom_index(values[0]) or any(a.kind == "value" for a in expr.atoms(other)):
+        return None
+    return expr.minimum(expr.maximum(e, -FARTHEST), FARTHEST)
+
+
+FARTHEST = 1 << 62
+"""Maximum distance of a value from positions: farther ones compare with them alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,15 +138,17 @@ class _Decide(Rewriter):
 
     def _decided(self, v: ir.Value) -> ir.Value:
         if type(v) in self.kinds and v in self.answers:
-            return ir.Const(self.answers[v], bool_)
+            return self._wide(ir.Const(self.answers[v], bool_), self._lanes(v))
         match v:
-            case ir.Apply("select", (ir.Const(value=holds), left, right)):
+            case ir.Apply("select", (cond, left, right)) if (holds := _answer(cond)) is not None:
                 chosen, dropped = (left, right) if holds else (right, left)
-                return chosen if self._lanes(chosen) >= self._lanes(dropped) else v
+                if self._lanes(chosen) >= self._lanes(dropped):
+                    return self._wide(chosen, self._lanes(cond))
+                return v
             case ir.Apply("and" | "or" as op, (left, right)):
                 return self._both(v, op, left, right)
-            case ir.Apply("not", (ir.Const(value=holds, dtype=dtype),)) if dtype == bool_:
-                return ir.Const(not holds, bool_)
+            case ir.Apply("not", (cond,)) if (holds := _answer(cond)) is not None:
+                return self._wide(ir.Const(not holds, bool_), self._lanes(cond))
             case ir.Load(place, other):
                 return self._load(v, place, other)
             case _:
@@ -132,22 +156,25 @@ class _Decide(Rewriter):
 
     def _both(self, v: ir.Value, op: str, left: ir.Value, right: ir.Value) -> ir.Value:
         for side, rest in ((left, right), (right, left)):
-            if not isinstance(side, ir.Const) or side.dtype != bool_:
-                continue  # of integers: these operators are bitwise
-            if bool(side.value) == (op == "and"):
-                return rest
-            if self._lanes(rest) == 1:
+            if (holds := _answer(side)) is None:
+                continue
+            if holds == (op == "and"):
+                return self._wide(rest, self._lanes(side))
+            if self._lanes(rest) <= self._lanes(side):
                 return side
         return v
 
     def _load(self, v: ir.Load, place: ir.Place, other: ir.Const | None) -> ir.Value:
-        if not isinstance(place.mask, ir.Const):
+        if place.mask is None or (holds := _answer(place.mask)) is None:
             return v
-        if place.mask.value:
+        if holds:
             return ir.Load(replace(place, mask=None))
         dtype = self.env.arrays[place.buffer].dtype.compute
-        outside = ir.Const(0, dtype) if other is None else other
-        return outside if place.lanes == 1 else ir.Splat(outside, place.lanes)
+        return self._wide(ir.Const(0, dtype) if other is None else other, place.lanes)
+
+    def _wide(self, v: ir.Value, lanes: int) -> ir.Value:
+        """Return a value in at least so many lanes: a fold counts them."""
+        return ir.Splat(v, lanes) if self._lanes(v) == 1 < lanes else v
 
     def _lanes(self, v: ir.Value) -> int:
         return type_of(v, self.env).lanes
@@ -161,7 +188,18 @@ class _Decide(Rewriter):
                     ir.Let(x.name, x.value) if isinstance(x, ir.Next) and x.name in results else x
                     for x in side
                 )
-            case ir.Store(place) if isinstance(place.mask, ir.Const):
-                return (replace(new, place=replace(place, mask=None)),) if place.mask.value else ()
+            case ir.Store(place) if place.mask and (holds := _answer(place.mask)) is not None:
+                return (replace(new, place=replace(place, mask=None)),) if holds else ()
             case _:
                 return (new,)
+
+
+def _answer(cond: ir.Value) -> bool | None:
+    """Return the value of a constant condition, of one lane or several; None if it varies."""
+    match cond:
+        case ir.Splat(ir.Const(value=holds, dtype=dtype)) if dtype == bool_:
+            return bool(holds)
+        case ir.Const(value=holds, dtype=dtype) if dtype == bool_:
+            return bool(holds)
+        case _:
+            return None

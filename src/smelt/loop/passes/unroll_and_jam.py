@@ -173,9 +173,14 @@ def _elements(
         elements[s.place.buffer] = at
     for load in (x for s in inside for x in loads(*values(s))):
         store = stored.get(load.place.buffer)
-        if store is not None and (store.join or load.place != store.place):
+        if store is not None and (store.join or _ungrouped(load.place) != store.place):
             return None
     return elements
+
+
+def _ungrouped(place: ir.Place) -> ir.Place:
+    """Return a place that is read alone, as a store writes it."""
+    return replace(place, group=()) if place.group == (0,) else place
 
 
 def _element(
@@ -222,7 +227,9 @@ class _Rows:
 
     def _current(self, v: ir.Value) -> ir.Value:
         """Return the value of an element that was written before."""
-        return self.stored.get(v.place, v) if isinstance(v, ir.Load) and self.stored else v
+        if not isinstance(v, ir.Load) or not self.stored:
+            return v
+        return self.stored.get(_ungrouped(v.place), v)
 
     def _walk(self, walk: ir.For, rows: Sequence[Rewriter], shared: Collection[str]) -> Body:
         """Return the statements of all rows, and then what they store."""

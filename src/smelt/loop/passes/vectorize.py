@@ -57,6 +57,26 @@ tile f(x: f32[], p: out f32[]; low, n)
   each i in low + (max(-low + n, 0)//4)*4 .. n
     p[(i - low)%8 + ((i - low)//8)*800] = x[i]
 
+Vectors of a `group` of lanes fold into the first ones:
+
+>>> module = parse('''
+... func f(x: f32[n], y: out f32[1]; n)
+...   each i in 0 .. n with s = sum 0.0
+...     s <- x[i]
+...   y[0] = s
+... ''')
+>>> print(text(Module("f", (vectorize(module.funcs[0], "i", 8, "mask", group=4),))))
+func f(x: f32[n], y: out f32[1]; n)
+  each i_1 in 0 .. (n//8)*8 by 8 with s_1 = sum splat(0.0, 8)
+    s_1 <- x[i_1 : 8]
+  each i_2 in (n//8)*8 .. (n//4)*4 by 4 with s_2 = sum s_1
+    s_2 <- x[i_2 : 4]
+  each i_3 in (n//4)*4 .. n by 4 with s_3 = sum s_2
+    on_2 = prefix(n - i_3, 4)
+    s_3 <- select(on_2, x[i_3 : 4 | on_2], 0.0)
+  s = across(sum, s_3)
+  y[0] = s
+
 Tails: `mask` (one masked vector), `scalar` (the loop as it was), `none` (a constant length without
 a remainder), `whole` (the length is a multiple), `masked` (all vectors are masked: what is left is
 short).
@@ -105,12 +125,15 @@ _OPERATORS = {"//": "floordiv", "%": "mod", "min": "min", "max": "max"}
 Carries: TypeAlias = Mapping[str, ir.Carry]
 
 
-def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) -> ir.Func:
+def vectorize(
+    func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0, group: int = 0
+) -> ir.Func:
     """Run `lanes` iterations of the loop over `var` at once.
 
     Masked vectors have `rest` lanes, if that is less; folds then have as many from there on, and
-    `pairs` have no more of them before. Raises LoopPassError if iterations are not independent, or
-    hold what has no vector form.
+    `pairs` have no more of them before. Before a `mask`, vectors of `group` lanes are whole, if
+    that is not 0, and masked ones have no more; both may fold into the first lanes only. Raises
+    LoopPassError if iterations are not independent, or hold what has no vector form.
     """
     env, names = types_in(func), Names(func)
     loops = [s for s in statements(func.body) if isinstance(s, ir.For)]
@@ -152,17 +175,27 @@ def vectorize(func: ir.Func, var: str, lanes: int, tail: Tail, rest: int = 0) ->
         if tail != "masked":
             main = replace(head, body=_to(firsts, Widen(loop, lanes, env).body(body)))
             out.append(copy_loop(main, names))
+        last = out[:]
+        if group:
+            vectors = _to(firsts, Widen(loop, group, env).body(body))
+            carry = tuple(map(_continued, vector_carry, out[0].carry))
+            part = replace(head, low=mid, step=group, carry=carry, body=vectors)
+            part = replace(part, high=(mid := whole_groups(loop, group)))
+            out.append(copy_loop(part, names))
+            starts = zip(out[-1].carry, vector_carry, strict=True)
+            last = [replace(part, carry=tuple(replace(c, init=x.init) for c, x in starts))]
         if tail in ("mask", "masked"):
             on, count = names.new("on"), rest or lanes
             carry = tuple(_vector_carry(c, count, rest, env) for c in loop.carry)
-            if out:
-                pairs = zip(carry, out[0].carry, strict=True)
-                carry = tuple(_continued(c, before) for c, before in pairs)
+            if last:
+                carry = tuple(map(_continued, carry, last[0].carry))
+            count = min(count, group or count)
             mask = ir.Let(on, ir.Prefix(expr.sub(loop.high, ir.variable(loop)), count))
             masked = (mask, *_to(lasts, Widen(loop, count, env, on, outer + best).body(body)))
             end = replace(head, low=mid, high=loop.high, step=count, carry=carry, body=masked)
             out.append(copy_loop(end, names))
-        lets, ends = _ends(loop, out, env, names)
+            last.append(out[-1])
+        lets, ends = _ends(loop, last, env, names)
         if tail == "scalar":
             return (*out, *lets, replace(loop, low=mid, carry=_resumed(loop, out[-1], ends)))
         return *out, *lets, *_published(loop, out[-1], ends)

@@ -186,10 +186,6 @@ class Reductions(Protocol):
         """Return the reductions of the extreme value whose position another one finds."""
         ...
 
-    def store_identities(self, nest: Nest) -> None:
-        """Set the results of a nest's reductions to the reductions of nothing."""
-        ...
-
     def finished(self, reduction: Reduction, scope: Scope) -> Value:
         """Return the result of a reduction whose states are in scratch."""
         ...

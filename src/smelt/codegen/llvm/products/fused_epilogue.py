@@ -24,7 +24,7 @@ from smelt.codegen.llvm.instructions.scope import Scope
 from smelt.codegen.llvm.loopir.items import Access, Item, StoreItem, accesses_of
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
 from smelt.codegen.llvm.loops.split_store_ranges import range_ends
-from smelt.codegen.llvm.nest_loops import NestBody, Row
+from smelt.codegen.llvm.nest_body import NestBody, Row
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import OUTPUT_STAGE_PART, SUMS_PART, Tile
@@ -150,7 +150,7 @@ def targeted_body(
     *,
     stores_whole: bool = False,
 ) -> NestBody:
-    """Return a nest with some of its stores, and others whose rows have addresses of their own."""
+    """Return a nest, some of whose stores go to rows at other addresses."""
     plain, aimed = stores
     columns = axis(nest.order[-1], env.s.phase.axes[nest.order[-1]])
     names = [f"target{k}" for k in range(len(aimed))]
@@ -356,15 +356,15 @@ class FusedEpilogue(FusedGemmPacker):
         total: Value,
         targets: Sequence[Value] = (),
     ) -> None:
-        """Emit a vector of a row from its sums, to some targets or where the nest stores it."""
-        sums = {self.c.item: total}
+        """Emit a vector of a row from its sums."""
+        sums: dict[Item, Value] = {self.c.item: total}
         for item, _ in self.c.others:
             address = self._sum_address(row.position, column, item)
             sums[item] = load_vector(self.m, address, item.dtype, None)
         body.put(row, column, mask, sums, targets or self._staged_row(row.position))
 
     def _staged_row(self, row: Value) -> list[Value]:
-        """Return the addresses of column 0 of a row where results are staged, if they are."""
+        """Return the addresses of column 0 of a row of staged results."""
         b, env, c = self.b, self.env, self.c
         if not self.staged:
             return []

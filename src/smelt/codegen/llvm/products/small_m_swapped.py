@@ -35,7 +35,7 @@ from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.nest_loops import NestBody
+from smelt.codegen.llvm.nest_body import NestBody
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART

@@ -253,33 +253,6 @@ def emit_ranges(env: Environment, row_groups: RowGroupRanges) -> None:
     env.loop(number(0), _count(b, ranges[groups.rows], groups.size), 1, whole)
 
 
-def _each(
-    env: Environment, row_groups: RowGroupRanges, nest: Nest, inside: Callable[[], None]
-) -> None:
-    """Run a nest for each row group, with its rows and columns as the ranges.
-
-    If the mask leaves a row group none of the columns, its reductions are set to their
-    identities.
-    """
-    b, ranges, groups = env.b, env.ranges, row_groups.groups
-
-    def run_group(k: Value) -> None:
-        band = _band_range(env.b, k, ranges[groups.rows], size)
-        seen = _columns_of(b, row_groups, k, size, ranges[groups.columns])
-        with env.narrowed({groups.rows: band, groups.columns: seen}):
-            if not _only_reduces(nest, groups.columns):
-                inside()
-                return
-            with env.b.if_else(env.b.icmp_signed("<", *seen)) as (some, empty):
-                with some:
-                    inside()
-                with empty:
-                    env.reductions.store_identities(nest)
-
-    size = groups.size
-    env.loop(number(0), _count(env.b, ranges[groups.rows], size), 1, run_group)
-
-
 def over_row_groups(
     env: Environment,
     row_groups: RowGroupRanges,
@@ -365,20 +338,23 @@ def _band_range(
 
 
 def for_each_row_group(env: Environment, nest: Nest, inside: Callable[[], None]) -> None:
-    """Run a nest for each of its row groups, or once if it has none."""
+    """Run a nest for each of its row groups, or once if it has none.
+
+    The rows of a group and the columns that the mask leaves to them, maybe none, are the ranges.
+    """
     row_groups = next((x for x in env.row_groups if nest in x.groups.nests), None)
     if row_groups is None:
         inside()
-    else:
-        _each(env, row_groups, nest, inside)
+        return
+    groups, ranges = row_groups.groups, env.ranges
 
+    def run_group(k: Value) -> None:
+        band = _band_range(env.b, k, ranges[groups.rows], groups.size)
+        seen = _columns_of(env.b, row_groups, k, groups.size, ranges[groups.columns])
+        with env.narrowed({groups.rows: band, groups.columns: seen}):
+            inside()
 
-def _only_reduces(nest: Nest, columns: str) -> bool:
-    """Return whether a nest only reduces over the columns, and keeps what varies along them."""
-    of_columns = all(f.over == (columns,) and not f.row.positional for f in nest.reductions)
-    has_other_roots = nest.stores or nest.state_updates or nest.scalars
-    saves_vary = all(columns in i.axes for i in nest.saves)
-    return len(nest.order) == 2 and of_columns and saves_vary and not has_other_roots
+    env.loop(number(0), _count(env.b, ranges[groups.rows], groups.size), 1, run_group)
 
 
 def _without_stale(scope: Scope | None, stale: set[Item]) -> Scope:
