@@ -269,8 +269,7 @@ class NestEmitter(Environment):
 
     def _store(self, s: StoreItem, scope: Scope) -> None:
         vector = scope.lanes is not None
-        may_be_range = s.where is not None or self.range_targets
-        if not (may_be_range and store_in_range(self, s, scope)):
+        if s.where is None or not store_in_range(self, s, scope):
             value = self.get(s.value, scope, vector)
             where = None if s.where is None else self.get(s.where, scope, vector)
             self.put(s, value, where, scope)

@@ -39,7 +39,7 @@ from smelt.codegen.llvm.nests.environment import (
     Scope,
 )
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.print_loops import LoopPrinter
+from smelt.codegen.llvm.print_loops import LoopPrinter, Typed
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, TRANSPOSED_PART, scan_state_axes
 from smelt.codegen.llvm.vector_loops import (
@@ -53,11 +53,17 @@ from smelt.codegen.llvm.vector_loops import (
 )
 from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
+from smelt.loop.passes.branch_stores import branch_stores
 from smelt.loop.passes.collapse import join_rows
 from smelt.loop.passes.fuse_if import fuse_if
+from smelt.loop.passes.group_loads import group_loads
+from smelt.loop.passes.hoist_offsets import hoist_offsets
+from smelt.loop.passes.interleave_stores import interleave_stores
+from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.passes.version import version
-from smelt.loop.walk import is_short
+from smelt.loop.walk import is_short, loop_over, statements
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, i16, i64
 from smelt.types.expr import Atom, Expr, Index, add, atoms, axis, floordiv, mod, mul, sub
 
@@ -69,7 +75,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> None:
     packed = env.products.packed_array(nest) if env.products and nest.packed else None
     squares = packed is not None and packed.squares
     printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found, env.frame.done)
-    lowering = _NestLowering(env, nest, scope, printer, packed=packed)
+    lowering = NestLowering(env, nest, scope, printer, packed=packed)
     func = lowering.func()
     asks = [*env.frame.shares.get(nest, ())]
     late, cuts = env.late_store, lowering.cuts
@@ -148,9 +154,9 @@ def _alignment(env: Environment, nest: Nest) -> int:
     return env.loop_alignment(v, wide)
 
 
-def _with_late_stores(func: loop.Func, host: _NestLowering, late: LateStore) -> loop.Func:
+def _with_late_stores(func: loop.Func, host: NestLowering, late: LateStore) -> loop.Func:
     """Store the rows of the previous task inside of the loops over this one's."""
-    lowering = _NestLowering(late.late, late.late.s.nests[-1], late.late.top, host.printer, host)
+    lowering = NestLowering(late.late, late.late.s.nests[-1], late.late.top, host.printer, host)
     condition = lowering.scalar("pending", late.pending, bool_)
     stores = lowering.func()
     params = dict.fromkeys((*func.params, *stores.params))
@@ -160,7 +166,7 @@ def _with_late_stores(func: loop.Func, host: _NestLowering, late: LateStore) -> 
     return fuse_if(func, store_past(stores.body, arrays), condition, *host.cuts[:1])
 
 
-class _NestLowering(Lowering):
+class NestLowering(Lowering):
     """Lowers one nest; gives the names of what it reads from outside to a printer.
 
     Its names are others than those of the nest `beside` it.
@@ -174,11 +180,12 @@ class _NestLowering(Lowering):
         printer: LoopPrinter,
         beside: Lowering | None = None,
         packed: PackedArray | None = None,
+        sums: Sequence[Item] = (),
     ) -> None:
         taken = {*env.frame.sizes, *map(identifier, env.frame.buffers)}
         super().__init__(env.s, env.storage, (), beside.taken if beside else taken)
         self.env, self.nest, self.scope, self.printer = env, nest, scope, printer
-        self.packed = packed
+        self.packed, self.sums = packed, sums
         self.dtypes = env.frame.dtypes
         self.answers, self.proven = env.known_conditions, env.proven_limits
         self.numbers: dict[Value, Index] = {}
@@ -188,10 +195,13 @@ class _NestLowering(Lowering):
             printer.bind(name, value)
         accesses = [*accesses_of(nest.items), *(x.access for x in nest.stores)]
         accesses += [x.access for x in env.frame.shares.get(nest, ())]
-        for name in dict.fromkeys(a.buffer for a in accesses):
+        for name in dict.fromkeys(a.buffer for a in accesses if a.buffer in env.frame.buffers):
             address, elements = env.frame.buffers[name], env.frame.lengths.get(name, 0)
             self._add_array(identifier(name), address, self.dtypes[name], elements)
         self._add_scratch()
+        for item in sums:
+            self.arrays[item] = [name := self.fresh("sum")], nest.order[-1:]
+            self.params.append(loop.Param(name, item.dtype, None))
         if packed is not None:
             self._add_array(PACKED, packed.address, packed.dtype)
             if (group := packed.group) is not None and group.step == "bfloats":
@@ -333,6 +343,8 @@ class _NestLowering(Lowering):
 
     def start(self, owner: Key, axis: str) -> Index:
         """Return the first position along an axis that an array in scratch memory has."""
+        if owner in self.sums:
+            return 0
         return self.number("first", self.env.start(owner, axis))
 
     def packed_place(self, variables: Mapping[str, str]) -> loop.Place:
@@ -375,3 +387,93 @@ class _NestLowering(Lowering):
         assert isinstance(position, Expr) and is_short(position)
         (name,) = (a.name for a in atoms(position))
         return axis(name, self.index(atom.extent))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """A row of a nest, at which its values are computed vector by vector."""
+
+    names: Mapping[str, Typed]
+    position: Value
+
+
+class NestBody:
+    """Prints what a nest of rows computes at positions that a product chooses.
+
+    The product has sums in registers: they are arrays, of which a vector is read where it is.
+
+        each i in 0 .. m                              row(i):         o = n*i
+          each j in 0 .. n                            put(row, j):    y[o + j : 16] = sum*x[j : 16]
+            y[n*i + j] = sum[j]*x[j]
+
+    `targets` are arrays that the nest stores to instead of the program's: where a row has column 0
+    is said at each vector.  They may be written past the end of a row (`stores_whole`).
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        nest: Nest,
+        lanes: int,
+        sums: Sequence[Item],
+        targets: Mapping[str, DType] | None = None,
+        *,
+        stores_whole: bool = False,
+    ) -> None:
+        nest = replace(nest, items=tuple(i for i in nest.items if i not in sums))
+        self.printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
+        lowering = NestLowering(env, nest, Scope(env.top), self.printer, sums=sums)
+        self.sums = {x: lowering.arrays[x][0][0] for x in sums}
+        self.dtypes = {identifier(x): dtype for x, dtype in (targets or {}).items()}
+        for name, dtype in self.dtypes.items():
+            lowering.params.append(loop.Param(name, dtype, None, written=True))
+        low, _ = lowering.ranges[nest.order[-1]]
+        lowering.ranges[nest.order[-1]] = low, loop.number(end := lowering.fresh("to"))
+        self.printer.bind(end, env.ranges[nest.order[-1]][1])
+        func = lowering.func()
+        func = replace(func, numbers=(*func.numbers, end))
+        self.row_axis, axis = (lowering.loops[a] for a in nest.order)
+        align = env.loop_alignment(nest.order[-1], lanes)
+        func = vectorize(func, axis, lanes, "mask", align=align)
+        for name in self.dtypes if stores_whole else ():
+            func = store_whole(func, name)
+        *_, tail = (s for s in statements(func.body) if isinstance(s, loop.For))
+        on = tail.body[0]
+        assert isinstance(on, loop.Let), on
+        func = branch_stores(func, on.name)
+        func = hoist_offsets(interleave_stores(group_loads(func)))
+        walk = loop_over(func.body, self.row_axis)
+        self.before = tuple(s for s in walk.body if not isinstance(s, loop.For))
+        self.whole, self.masked = (s for s in walk.body if isinstance(s, loop.For))
+        self.printer.block([s for s in func.body if s is not walk])
+        self.names = dict(self.printer.names)
+
+    def row(self, position: Value) -> Row:
+        """Print what is computed once for a row."""
+        self.printer.names = dict(self.names)
+        self.printer.bind(self.row_axis, position)
+        self.printer.block(self.before)
+        return Row(self.printer.names, position)
+
+    def put(
+        self,
+        row: Row,
+        column: Value,
+        mask: Value | None,
+        sums: Mapping[Item, Value],
+        targets: Sequence[Value] = (),
+    ) -> None:
+        """Print a vector of a row, from its sums; `targets` are addresses of column 0."""
+        printer, (walk, body) = self.printer, (self.whole, self.whole.body)
+        printer.names = dict(row.names)
+        if mask is not None:
+            walk, (on, *rest) = self.masked, self.masked.body
+            assert isinstance(on, loop.Let), on
+            printer.bind(on.name, mask, bool_)
+            body = tuple(rest)
+        printer.bind(walk.var, column)
+        for item, value in sums.items():
+            printer.add_register(self.sums[item], value, item.dtype)
+        for (name, dtype), address in zip(self.dtypes.items(), targets, strict=True):
+            printer.add_array(name, address, dtype)
+        printer.block(body)

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, store_vector
 from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
 from smelt.codegen.llvm.loopir.items import Item, StoreItem
 from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, stored_range
-from smelt.codegen.llvm.nests.environment import Environment, RangeStoreTarget, Scope
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 
 
 def run_in_range(env: Environment, within: Range, run: Callable[[], None]) -> None:
@@ -75,11 +74,6 @@ def store_in_range(env: Environment, s: StoreItem, scope: Scope) -> bool:
     Only the few vectors that overlap the range do anything.  Returns whether the store has such a
     range.
     """
-    for aim in env.range_targets:
-        if any(s is x for x in aim.stores):
-            if s is aim.stores[0]:
-                _store_to(env, aim, env.get(s.value, scope, True), scope)
-            return True
     b, lanes, within = env.b, scope.lanes, stored_range(s)
     if lanes is None or within is None or within.axis != lanes.axis:
         return False
@@ -141,10 +135,3 @@ def range_ends(env: Environment, within: Range) -> tuple[ir.Value, ir.Value | No
     """Return where a range begins and where it stops (None: the axis' end)."""
     first = env.frame.index(within.first) if within.first != 0 else number(0)
     return first, None if within.stop is None else env.frame.index(within.stop)
-
-
-def _store_to(env: Environment, aim: RangeStoreTarget, value: ir.Value, scope: Scope) -> None:
-    """Store a vector whose columns are all inside a range."""
-    assert scope.lanes is not None
-    address = element_address(env.b, aim.line, scope.lanes.base, aim.dtype)
-    store_vector(env.machine(scope, True), address, value, aim.dtype, scope.lanes.mask)

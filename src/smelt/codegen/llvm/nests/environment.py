@@ -79,18 +79,6 @@ class RowShare:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RangeStoreTarget:
-    """The destination of range stores whose columns are known to be inside one range."""
-
-    stores: Sequence[StoreItem]
-    line: Value
-    """The address of column 0 of the current row."""
-    apart: Value
-    """Elements between rows."""
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class DirectStores:
     """The products of a task which tiles may store directly, with their stores."""
 
@@ -198,7 +186,6 @@ class Settings(TypedDict, total=False):
     prefetch_enabled: bool
     products: VectorPacker
     proven_limits: frozenset[Limit]
-    range_targets: Sequence[RangeStoreTarget]
     saves: Sequence[Item]
     steps: Mapping[Visit, tuple[Value, Value]]
 
@@ -231,8 +218,6 @@ class Environment(ABC):
         self.steps: Mapping[Visit, tuple[Value, Value]] = {}
         """Start of the current block of a visit, and of its first block."""
         self.row_groups: Sequence[RowGroupRanges] = ()
-        self.range_targets: Sequence[RangeStoreTarget] = ()
-        """Destinations of range stores in the tile that is being emitted."""
         self.direct = DirectStores({}, frozenset(), frozenset(), ir.IntType(1)(1))
         self.products: VectorPacker | None = None
         """The product that is being emitted, or the last one."""
