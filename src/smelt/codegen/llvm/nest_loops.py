@@ -17,7 +17,7 @@ from functools import partial
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import next_block, share_start
 from smelt.codegen.llvm.instructions.dot_product import to_packed_bits
-from smelt.codegen.llvm.instructions.indexing import multiple_of
+from smelt.codegen.llvm.instructions.indexing import multiple_of, splat
 from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
 from smelt.codegen.llvm.loopir.items import Item, Load, StateRead, accesses_of, cut_axes
 from smelt.codegen.llvm.loops.partition_selects import version_condition
@@ -62,7 +62,7 @@ from smelt.loop.passes.interleave_stores import interleave_stores
 from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.passes.version import version
-from smelt.loop.walk import is_short, loop_over, statements
+from smelt.loop.walk import is_short, loads, loop_over, statements, values
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, i16, i64
 from smelt.types.expr import Atom, Expr, Index, add, atoms, axis, floordiv, mod, mul, sub
@@ -350,7 +350,9 @@ class NestLowering(Lowering):
     def packed_place(self, variables: Mapping[str, str]) -> loop.Place:
         """Return where a nest packs the element at the loops' positions."""
         packed = self.packed
-        assert packed is not None
+        if packed is None:  # a product takes the vectors themselves
+            a = self.nest.order[-1]
+            return loop.Place(PACKED, axis(variables[a], self.index(self.s.phase.axes[a])))
         at: Index = 0
         for a, name in variables.items():
             position = axis(name, self.index(self.s.phase.axes[a]))
@@ -366,8 +368,7 @@ class NestLowering(Lowering):
 
     def packed_value(self, item: Item, value: loop.Value) -> loop.Value:
         """Return an element as it is packed: some instructions read it as bytes of either sign."""
-        assert self.packed is not None
-        group = self.packed.group
+        group = self.packed.group if self.packed else None
         if group is None or group.step == "bfloats":
             return value
         if item.dtype != group.dtype:
@@ -407,7 +408,8 @@ class NestBody:
             y[n*i + j] = sum[j]*x[j]
 
     `targets` are arrays that the nest stores to instead of the program's: where a row has column 0
-    is said at each vector.  They may be written past the end of a row (`stores_whole`).
+    is said at each vector.  They may be written past the end of a row (`stores_whole`).  What a
+    nest packs is a vector that `packed` returns.  Vectors begin at multiples of `align`.
     """
 
     def __init__(
@@ -415,32 +417,38 @@ class NestBody:
         env: Environment,
         nest: Nest,
         lanes: int,
-        sums: Sequence[Item],
+        sums: Sequence[Item] = (),
         targets: Mapping[str, DType] | None = None,
         *,
+        scope: Scope | None = None,
         stores_whole: bool = False,
+        align: int = 1,
     ) -> None:
         nest = replace(nest, items=tuple(i for i in nest.items if i not in sums))
         self.printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
-        lowering = NestLowering(env, nest, Scope(env.top), self.printer, sums=sums)
-        self.sums = {x: lowering.arrays[x][0][0] for x in sums}
+        lowering = NestLowering(env, nest, Scope(scope or env.top), self.printer, sums=sums)
+        self.lanes, self.sums = lanes, {x: lowering.arrays[x][0][0] for x in sums}
         self.dtypes = {identifier(x): dtype for x, dtype in (targets or {}).items()}
-        for name, dtype in self.dtypes.items():
-            lowering.params.append(loop.Param(name, dtype, None, written=True))
-        low, _ = lowering.ranges[nest.order[-1]]
-        lowering.ranges[nest.order[-1]] = low, loop.number(end := lowering.fresh("to"))
-        self.printer.bind(end, env.ranges[nest.order[-1]][1])
+        arrays = {**self.dtypes}
+        if nest.packed:
+            arrays[PACKED] = nest.saves[0].dtype
+        lowering.params += (loop.Param(x, t, None, written=True) for x, t in arrays.items())
+        ends = [lowering.fresh("to") for _ in nest.order]
+        for a, end in zip(nest.order, ends, strict=True):
+            self.printer.bind(end, env.ranges[a][1])
+            lowering.ranges[a] = lowering.ranges[a][0], loop.number(end)
         func = lowering.func()
-        func = replace(func, numbers=(*func.numbers, end))
+        func = replace(func, numbers=(*func.numbers, *ends))
         self.row_axis, axis = (lowering.loops[a] for a in nest.order)
-        align = env.loop_alignment(nest.order[-1], lanes)
+        align = max(align, env.loop_alignment(nest.order[-1], lanes))
         func = vectorize(func, axis, lanes, "mask", align=align)
         for name in self.dtypes if stores_whole else ():
             func = store_whole(func, name)
         *_, tail = (s for s in statements(func.body) if isinstance(s, loop.For))
         on = tail.body[0]
         assert isinstance(on, loop.Let), on
-        func = branch_stores(func, on.name)
+        if any(s.where is not None for s in nest.stores):
+            func = branch_stores(func, on.name)
         func = hoist_offsets(interleave_stores(group_loads(func)))
         walk = loop_over(func.body, self.row_axis)
         self.before = tuple(s for s in walk.body if not isinstance(s, loop.For))
@@ -464,16 +472,32 @@ class NestBody:
         targets: Sequence[Value] = (),
     ) -> None:
         """Print a vector of a row, from its sums; `targets` are addresses of column 0."""
-        printer, (walk, body) = self.printer, (self.whole, self.whole.body)
-        printer.names = dict(row.names)
-        if mask is not None:
-            walk, (on, *rest) = self.masked, self.masked.body
-            assert isinstance(on, loop.Let), on
-            printer.bind(on.name, mask, bool_)
-            body = tuple(rest)
-        printer.bind(walk.var, column)
         for item, value in sums.items():
-            printer.add_register(self.sums[item], value, item.dtype)
+            self.printer.add_register(self.sums[item], value, item.dtype)
         for (name, dtype), address in zip(self.dtypes.items(), targets, strict=True):
-            printer.add_array(name, address, dtype)
-        printer.block(body)
+            self.printer.add_array(name, address, dtype)
+        self.printer.block(self._body(row, column, mask))
+
+    def packed(self, row: Row, column: Value, mask: Value | None) -> Value:
+        """Print a vector of a row that the nest packs; lanes outside the mask are undefined."""
+        *before, store = self._body(row, column, mask)
+        assert isinstance(store, loop.Store), store
+        self.printer.block([*before, loop.Let(PACKED, store.value)])
+        return splat(self.printer.b, self.printer.names[PACKED].value, self.lanes)
+
+    def gathers(self) -> bool:
+        """Return whether lanes of a vector read elements that are apart."""
+        reads = (x.place for s in statements(self.whole.body) for v in values(s) for x in loads(v))
+        vectors = [p for p in reads if p.lanes > 1]
+        return any(isinstance(p.at, loop.Value) or p.stride not in (0, 1) for p in vectors)
+
+    def _body(self, row: Row, column: Value, mask: Value | None) -> Sequence[loop.Statement]:
+        """Return the statements of a vector, whose position and mask are bound."""
+        walk, body = self.whole, self.whole.body
+        self.printer.names = dict(row.names)
+        if mask is not None:
+            walk, (on, *body) = self.masked, self.masked.body
+            assert isinstance(on, loop.Let), on
+            self.printer.bind(on.name, mask, bool_)
+        self.printer.bind(walk.var, column)
+        return body
