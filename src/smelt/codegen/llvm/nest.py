@@ -25,16 +25,13 @@ from smelt.codegen.llvm.access.gather_cache import read_cached
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_scalar,
-    scatter,
-    store_scalar,
-    store_vector,
 )
 from smelt.codegen.llvm.access.permute_gather import lane_index
 from smelt.codegen.llvm.access.proven_bounds import (
     clamp_position,
     inside_limits,
 )
-from smelt.codegen.llvm.access.vector_loads import and_masks, lane_offsets, read_lanes, read_pairs
+from smelt.codegen.llvm.access.vector_loads import read_lanes, read_pairs
 from smelt.codegen.llvm.instructions.dot_product import pack_pairs
 from smelt.codegen.llvm.instructions.indexing import (
     IndexEmitter,
@@ -44,13 +41,11 @@ from smelt.codegen.llvm.instructions.indexing import (
 )
 from smelt.codegen.llvm.instructions.machine import LLVMMachine, emit
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.items import Item, StoreItem
+from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.loops.partition_selects import is_select, live_items
 from smelt.codegen.llvm.loops.split_store_ranges import (
     run_in_place,
     run_in_range,
-    single_range_items,
-    store_in_range,
 )
 from smelt.codegen.llvm.nest_loops import run_as_loops
 from smelt.codegen.llvm.nests.environment import (
@@ -77,7 +72,7 @@ from smelt.codegen.llvm.schedule.mask_ranges import (
     for_each_row_group,
 )
 from smelt.codegen.llvm.schedule.transposed_strip import for_each_strip
-from smelt.codegen.llvm.scratch.scratch import load_kept, load_window, store_kept
+from smelt.codegen.llvm.scratch.scratch import load_kept, load_window
 from smelt.codegen.llvm.streams import edge
 from smelt.ops.cast import cast
 from smelt.ops.scalar import SCALARS
@@ -266,49 +261,6 @@ class NestEmitter(Environment):
         if inside is not None and not access.gives_zero:
             value = m.select(inside.mask, value, m.const(item.dtype, access.other))
         return value
-
-    def _store(self, s: StoreItem, scope: Scope) -> None:
-        vector = scope.lanes is not None
-        if s.where is None or not store_in_range(self, s, scope):
-            value = self.get(s.value, scope, vector)
-            where = None if s.where is None else self.get(s.where, scope, vector)
-            self.put(s, value, where, scope)
-
-    def put(self, s: StoreItem, value: Value, where: Value | None, scope: Scope) -> None:
-        """Store a value, or its lanes, where a condition holds."""
-        dtype, base = self.frame.dtypes[s.access.buffer], self.frame.buffers[s.access.buffer]
-        m = self.machine(scope, scope.lanes is not None)
-        if scope.lanes is None:
-            address = element_address(self.b, base, scope.offset(s.access), dtype)
-            store_scalar(m, address, value, dtype, where)
-            return
-        mask = and_masks(self.b, scope.lanes.mask, where)
-        step = self.step(s.access, scope.lanes.axis)
-        if step == 1:
-            address = element_address(self.b, base, scope.offset(s.access), dtype)
-            store_vector(m, address, value, dtype, mask)
-        else:
-            scatter(m, base, lane_offsets(self, s.access, step, scope), value, dtype, mask)
-
-    # ---- the innermost body ----------------------------------------------------------------------
-
-    def body(self, scope: Scope) -> None:
-        """Emit the innermost body: values, saves, stores, and updates of states."""
-        has_conditions = any(s.where is not None for s in self.nest.stores)
-        inside = single_range_items(self, scope) if has_conditions else ()
-        for item in self.items:
-            if item not in inside:
-                self.get(item, scope, False)
-        for item in self.saves:
-            value = self.get(item, scope, False)
-            store_kept(self, (item, 0), self.s.materialised[item], value, scope)
-        for s in self.nest.stores:
-            self._store(s, scope)
-        new = [self.get(x.value, scope, False) for x in self.nest.state_updates]
-        for setting, value in zip(self.nest.state_updates, new, strict=True):
-            store_kept(
-                self, (setting.state, 0), self.storage.state_axes(setting.state), value, scope
-            )
 
 
 # ---- drivers of products -------------------------------------------------------------------------

@@ -347,10 +347,6 @@ class Environment(ABC):
         """Emit what is invariant when `depth` loops are open."""
 
     @abstractmethod
-    def body(self, scope: Scope) -> None:
-        """Emit the innermost body: values, saves, stores, and updates of states."""
-
-    @abstractmethod
     def index(self, e: Index, scope: Scope, *, lanes: bool = False) -> Value:
         """Emit an index expression; with `lanes`, as a vector along the vector axis."""
 
@@ -364,10 +360,6 @@ class Environment(ABC):
     @abstractmethod
     def reload(self, item: Item, scope: Scope) -> Value:
         """Return the register of a kept item, from scratch."""
-
-    @abstractmethod
-    def put(self, s: StoreItem, value: Value, where: Value | None, scope: Scope) -> None:
-        """Store a value, or its lanes, where a condition holds."""
 
 
 # ---- the layout of scratch memory ----------------------------------------------------------------
