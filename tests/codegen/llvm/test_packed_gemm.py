@@ -190,6 +190,28 @@ def test_neighbours_are_packed(isa: str, variant: str) -> None:
             assert np.array_equal(actual, kernel.expected(x, y)[0]), (m, h, n, k)
 
 
+PADDED = """graph f(x: f32[m,k], y: f32[k,n]) {
+  p = pad(y) {low=(1,2), high=(1,1), value=0.0}
+  q = slice(p) {starts=(0,0), sizes=(k,n), steps=(1,1)}
+  r = slice(p) {starts=(2,3), sizes=(k,n), steps=(1,1)}
+  u = sub(q, r)
+  s = contract(x, u) {spec="m,k; k,n -> m,n"}
+  return s
+}"""
+"""Bounds along the sum, and along the columns that vectors run along."""
+
+
+@pytest.mark.parametrize("variant", ["panels", "tall_skinny", "k_blocked"])
+@pytest.mark.parametrize("isa", ISAS)
+def test_bounds_along_the_sum(isa: str, variant: str) -> None:
+    kernel = forced(PADDED, isa, variant)
+    for m, n, k in ((1, 1, 1), (3, 20, 5), (5, 70, PACK_DEPTH + 1), (40, 400, 2 * PACK_DEPTH)):
+        x, y = whole_numbers((m, k), "f4", m), whole_numbers((k, n), "f4", n)
+        for at_end in (False, True):
+            actual = run_guarded(kernel, [x, y], at_end=at_end)[0]
+            assert np.array_equal(actual, kernel.expected(x, y)[0]), (m, n, k)
+
+
 def test_bounds_are_tested_once_for_several_positions() -> None:
     kernel = lower.run(one_cluster(parse(SHIFTED)), "eager", {})
     target = Target.for_isa("avx512")

@@ -21,7 +21,6 @@ from typing import Any, Final, Protocol
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.affine_predicates import compare_lanes
-from smelt.codegen.llvm.access.gather_cache import read_cached
 from smelt.codegen.llvm.access.memory import (
     element_address,
     load_scalar,
@@ -242,7 +241,7 @@ class NestEmitter(Environment):
     # ---- memory ----------------------------------------------------------------------------------
 
     def _load(self, item: ssa.Load, scope: Scope, m: LLVMMachine) -> Value:
-        """Emit a load: transposed, scalar, from a gather cache, or of all lanes."""
+        """Emit a load: a scalar, or all lanes."""
         access = item.access
         dtype, base = self.frame.dtypes[access.buffer], self.frame.buffers[access.buffer]
         vector = self.is_vector(item, scope)
@@ -252,10 +251,6 @@ class NestEmitter(Environment):
             at = scope.offset(access) or self.index(access.offset, scope)
             address = element_address(self.b, base, at, dtype)
             value = load_scalar(m, address, dtype, inside and inside.mask)
-        elif item in self.cached_gathers:
-            return read_cached(
-                self, item, scope, m, lambda: read_lanes(self, access, scope, m, dtype, None)
-            )
         else:
             value = read_lanes(self, access, scope, m, dtype, inside)
         if inside is not None and not access.gives_zero:

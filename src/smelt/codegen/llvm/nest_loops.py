@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.prefetch import next_block, share_start
+from smelt.codegen.llvm.access.prefetch import next_block, next_task, share_start
 from smelt.codegen.llvm.instructions.dot_product import to_packed_bits
 from smelt.codegen.llvm.instructions.indexing import multiple_of, splat
 from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
@@ -46,6 +46,7 @@ from smelt.codegen.llvm.vector_loops import (
     Fill,
     Share,
     Tile,
+    in_columns,
     in_squares,
     in_tiles,
     in_vectors,
@@ -101,6 +102,9 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> None:
             fills: Sequence[Fill] = ()
             if squares:
                 return in_squares(func, env.s, nest, next(iter(lowering.tiles().values())))
+            if nest.packed and nest.order[0] == nest.vector and len(nest.order) > 1:
+                widths = min(packed.width or 99, 2 * env.s.lanes), env.s.lanes
+                return in_columns(func, var, widths, lowering.next_tasks())
             if nest.transposed:
                 tiles, streaming = lowering.tiles(), env.frame.streaming
                 func, fills = in_tiles(func, env.s, nest, tiles, streaming=streaming)
@@ -338,6 +342,11 @@ class NestLowering(Lowering):
         first, before = share_start(self.s, self.nest, x)
         name = identifier(x.access.buffer)
         return Share(name, self.index(first), x.share, self.index(before))
+
+    def next_tasks(self) -> dict[str, Index]:
+        """Return the elements between what this task and the next one read of arrays."""
+        steps = {a.buffer: next_task(self.env, a) for a in accesses_of(self.nest.items)}
+        return {identifier(x): self.index(n) for x, n in steps.items() if n is not None}
 
     # ---- names -----------------------------------------------------------------------------------
 

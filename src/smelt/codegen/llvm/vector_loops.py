@@ -47,6 +47,7 @@ from smelt.loop.passes.interleave_stores import interleave_stores
 from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
     prefetch_block,
+    prefetch_farthest,
     prefetch_page,
     prefetch_rows,
     prefetch_share,
@@ -54,6 +55,7 @@ from smelt.loop.passes.prefetch import (
     prefetch_written,
 )
 from smelt.loop.passes.remainder import split_groups
+from smelt.loop.passes.reuse_loads import reuse_loads
 from smelt.loop.passes.short_rows import masked_rows, short_rows
 from smelt.loop.passes.split_tests import extent_of, split_tests, split_vectors
 from smelt.loop.passes.store_whole import store_whole
@@ -332,6 +334,27 @@ def without_vectors(func: loop.Func, s: Schedule, nest: Nest) -> loop.Func:
     inner = [t for t in _loops(func) if t not in func.body]
     func = accumulate(func) if nest.reductions else func
     return hoist_offsets(_with_polls(func, inner, 1) if is_polled(s, nest) else func)
+
+
+PREFETCH_PANELS = 4
+"""Panels between what is packed column by column and what is prefetched.
+
+More rows are read side by side than hardware prefetchers follow.
+"""
+
+
+def in_columns(
+    func: loop.Func, var: str, widths: tuple[int, int], tasks: Mapping[str, Index]
+) -> loop.Func:
+    """Pack in vectors along the outer loop: the inner one shares what they test and gather.
+
+    `widths` are the lanes of whole vectors and of the last one, `tasks` the distances to what the
+    next task reads of arrays.
+    """
+    func = vectorize(func, var, widths[0], "mask", widths[1])
+    func = prefetch_farthest(func, {p.name: PREFETCH_PANELS * widths[0] for p in func.params})
+    func = prefetch_farthest(func, tasks)
+    return reuse_loads(hoist_offsets(hoist(func)))
 
 
 def _in_short_rows(

@@ -63,6 +63,7 @@ __all__ = [
     "Module",
     "prefetch",
     "prefetch_block",
+    "prefetch_farthest",
     "prefetch_page",
     "prefetch_rows",
     "prefetch_share",
@@ -164,6 +165,31 @@ def prefetch_block(func: ir.Func, distances: Mapping[str, Index]) -> ir.Func:
             yield from _lines(place, distances[place.buffer], 2, sizes)
 
     return with_func_body(func, _AfterLoads(Names(func), ahead).body(func.body))
+
+
+def prefetch_farthest(func: ir.Func, distances: Mapping[str, Index]) -> ir.Func:
+    """Prefetch into L2 what is at some distances behind the last lines that inner loops load.
+
+    Of the vectors of one array that are loaded in an iteration, others read the same lines before.
+    """
+    sizes = {p.name: p.dtype.itemsize for p in func.params}
+
+    def hints(s: ir.For) -> Iterator[ir.Prefetch]:
+        last = dict[str, ir.Place]()
+        for load in loads(*(v for t in s.body for v in values(t))):
+            place = load.place
+            if place.lanes > 1 and place.stride == 1 and isinstance(place.at, Expr):
+                far = last.setdefault(place.buffer, place)
+                if expr.nonnegative(expr.sub(place.at, far.at)):
+                    last[place.buffer] = place
+        for name, place in last.items():
+            if name in distances:
+                yield from _lines(place, distances[name], 2, sizes)
+
+    for s in [*statements(func.body)]:
+        if isinstance(s, ir.For) and not any(isinstance(t, ir.For) for t in s.body):
+            func = replace_loop(func, s.var, lambda t: (with_body(t, (*t.body, *hints(t))),))
+    return func
 
 
 def prefetch_share(

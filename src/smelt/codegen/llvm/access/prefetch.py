@@ -16,11 +16,11 @@ from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, prefetch
 from smelt.codegen.llvm.instructions.indexing import depth_terms, number
 from smelt.codegen.llvm.loopir.items import Access, Load, Operation, accesses_of, enclosing_regions
-from smelt.codegen.llvm.nests.environment import Environment, RowShare, Scope
+from smelt.codegen.llvm.nests.environment import Environment, RowShare
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import DType
-from smelt.types.expr import Atom, Index, add, atoms, axis, coefficient, floordiv, mul, product, sub
+from smelt.types.expr import Atom, Index, add, atoms, axis, coefficient, floordiv, mul, product
 
 Value = ir.Value
 PACK_PREFETCH_ROWS = 4
@@ -117,25 +117,6 @@ def next_task(env: Environment, access: Access) -> Index | None:
     if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
         return None
     return step
-
-
-def next_task_reads(env: Environment) -> list[tuple[Access, Index]]:
-    """Return the loads of what only the next task reads, with their distances.
-
-    There is one load for each part of an array.  Parts that this task reads as well are left out.
-    """
-    offsets = [(a, a.offset) for a in accesses_of(env.items)]
-    loads: list[tuple[Access, Index]] = []
-    for access in accesses_of(env.items):
-        step = next_task(env, access)
-        next_offset = add(access.offset, step or 0)
-        distances = (sub(next_offset, e) for a, e in offsets if a.buffer == access.buffer)
-        if step is not None and not any(
-            isinstance(n, int) and abs(n) < env.s.lanes for n in distances
-        ):
-            loads.append((access, step))
-            offsets.append((access, next_offset))
-    return loads
 
 
 # ---- the next row --------------------------------------------------------------------------------
@@ -239,27 +220,3 @@ def share_start(s: Schedule, nest: Nest, ask: RowShare) -> tuple[Index, Index]:
     for outer, inner in pairwise(axes):
         before = mul(axis(outer, s.phase.axes[outer]), s.phase.axes[inner])
     return add(add(row_part, step), skipped), before
-
-
-def prefetch_packed_rows(env: Environment, pack: Nest, scope: Scope, rows: int) -> None:
-    """Prefetch into L1 what a packing nest reads `rows` rows later.
-
-    Its rows are too short and too far apart for the hardware prefetcher.
-    """
-    assert scope.lanes is not None
-    for access in accesses_of(env.items):
-        if coefficient(access.offset, pack.order[1]) == 1:
-            _prefetch_later(env, access, pack.order[0], rows, scope, scope.lanes.count)
-
-
-def _prefetch_later(
-    env: Environment, access: Access, axis: str, positions: int, scope: Scope, lanes: int
-) -> None:
-    """Prefetch what `lanes` lanes will read `positions` positions of an axis later."""
-    b, offset, step = env.b, scope.offset(access), coefficient(access.offset, axis)
-    if offset is None or step is None or step == 0:
-        return
-    dtype, base = env.frame.dtypes[access.buffer], env.frame.buffers[access.buffer]
-    next_offset = b.add(offset, b.mul(env.index(step, scope), number(positions)))
-    for k in range(0, lanes, max(CACHE_LINE // dtype.itemsize, 1)):
-        prefetch(b, element_address(b, base, b.add(next_offset, number(k)), dtype), near=True)

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import (
     any_lane,
-    every_lane,
     lanes_between,
 )
 from smelt.codegen.llvm.access.permute_gather import lane_limits
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
-from smelt.codegen.llvm.loopir.items import Access, Position, accesses_of
+from smelt.codegen.llvm.loopir.items import Access, Position
 from smelt.codegen.llvm.nests.environment import Environment, Scope
-from smelt.codegen.llvm.nests.nest import Limit
 from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, atoms, axes_of, coefficient, nonnegative
 
 Value = ir.Value
-MIN_TESTED_LOADS = 2
-"""Minimum tested loads for which rows in bounds are worth loops of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +41,7 @@ def inside_limits(
     for pair in access.limits:
         if pair in env.proven_limits:
             continue
-        available = (
-            scope.lanes.tested_limits.get(pair) if vector and scope.lanes is not None else None
-        )
-        test = available or _test(env, *pair, scope, vector)
+        test = _test(env, *pair, scope, vector)
         result = (
             test
             if result is None
@@ -68,87 +59,6 @@ def clamp_position(
         limit = splat(env.b, limit, m.lanes)
     position = m.select(m.compare("lt", position, limit), position, limit)
     return m.select(m.compare("gt", position, zero := m.const(i64, 0)), position, zero)
-
-
-def known_limits(env: Environment, scope: Scope) -> dict[Limit, LaneBounds]:
-    """Emit the bounds checks that do not depend on loops inside of this scope."""
-    inner = {a for a in env.nest.order if scope.axis(a) is None}
-    pairs = dict.fromkeys(
-        pair
-        for access in accesses_of(env.items)
-        for pair in access.limits
-        if pair not in env.proven_limits
-        and not any(map(inner.intersection, map(axes_of, pair)))
-        and not any(a.kind == "value" for e in pair for a in atoms(e))
-    )
-    return {pair: _test(env, *pair, scope, vector=True) for pair in pairs}
-
-
-def separates_rows(e: Index, axis: str) -> bool:
-    """Return whether an index separates rows of an axis, as i//n does."""
-    return any(a.kind == "//" and axis in axes_of(a.args[0]) for a in atoms(e))
-
-
-def run_within_rows(
-    env: Environment, axis: str, tests: Mapping[Limit, LaneBounds], body: Callable[[], None]
-) -> None:
-    """Emit a body, twice if bounds checks separate rows of an axis.
-
-    Without these checks for vectors all of whose lanes pass them, and with them for the few others.
-    """
-    b = env.b
-    row_checks = [pair for pair in tests if separates_rows(pair[0], axis)]
-    if not row_checks:
-        body()
-        return
-    mask = tests[row_checks[0]].mask
-    for pair in row_checks[1:]:
-        mask = b.and_(mask, tests[pair].mask)
-    with b.if_else(every_lane(b, mask)) as (inner, others):
-        with inner, env.within(proven_limits=env.proven_limits | {*row_checks}):
-            body()
-        with others:
-            body()
-
-
-def run_bounds_versions(env: Environment, scope: Scope, run: Callable[[], None]) -> None:
-    """Emit a row twice if need be: for rows that are in bounds, and for others."""
-    limits, hold = _row_limits(env, scope)
-    if hold is None:
-        run()
-        return
-    with env.b.if_else(hold) as (inside, border):
-        with inside, env.within(proven_limits=env.proven_limits | limits):
-            run()
-        with border:
-            run()
-
-
-def _row_limits(env: Environment, scope: Scope) -> tuple[frozenset[Limit], Value | None]:
-    """Emit whether all bounds checks that do not move along the vector axis hold.
-
-    If several loads have such checks.  Returns the checks, and the condition or None.
-    """
-    nest = env.nest
-    loads = accesses_of(env.items)
-    fixed_checks = [
-        [p for p in x.limits if _is_fixed(env, p[0]) and p not in env.proven_limits] for x in loads
-    ]
-    required = 1 if nest.single_use else MIN_TESTED_LOADS
-    if nest.reductions or nest.scalars or sum(map(bool, fixed_checks)) < required:
-        return frozenset(), None
-    tests = dict.fromkeys(pair for pairs in fixed_checks for pair in pairs)
-    all_hold: Value | None = None
-    for e, n in tests:
-        test = _scalar_test(env, e, n, scope)
-        all_hold = test if all_hold is None else env.b.and_(all_hold, test)
-    return frozenset(tests), all_hold
-
-
-def _is_fixed(env: Environment, e: Index) -> bool:
-    """Return whether an index has one value for all positions of the vector axis."""
-    read = [env.s.phase.positions[a.name] for a in atoms(e) if a.kind == "value"]
-    return not read and env.nest.vector not in axes_of(e)
 
 
 def _scalar_test(env: Environment, e: Index, n: Index, scope: Scope) -> Value:

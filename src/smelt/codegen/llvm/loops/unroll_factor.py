@@ -17,9 +17,7 @@ from dataclasses import replace
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import (
     lane_invariant,
-    lanes_before_end,
     multiple_of,
-    opaque,
 )
 from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
@@ -27,7 +25,6 @@ from smelt.codegen.llvm.instructions.reductions import (
     make_accumulator,
 )
 from smelt.codegen.llvm.loopir.items import Apply, Item, Load, Reduction, accesses_of, cut_axes
-from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.ops.scalar import SCALARS
 from smelt.types.expr import Index, coefficient
@@ -170,22 +167,3 @@ def is_fully_unrolled(s: Schedule, nest: Nest, items: Sequence[Item] = ()) -> bo
     items = nest.items if nest.reductions or not items else items
     inner = sum(name in i.axes for i in items)
     return inner * -(-extent // s.lanes) <= MAX_UNROLLED_ITEMS
-
-
-def tail_mask(env: Environment, high: Value, position: Value, count: int) -> Value | None:
-    """Return the mask of lanes before the end of a row.
-
-    None if all lanes are.
-    """
-    b, lanes = env.b, ir.VectorType(ir.IntType(1), count)
-    left = b.sub(high, position)
-    number = 0
-    if isinstance(high, ir.Constant) and isinstance(position, ir.Constant):
-        number = int(high.constant) - int(position.constant)
-    if number >= count:
-        return None
-    if number > 1:
-        return ir.Constant(lanes, [k < number for k in range(count)])
-    if env.nest.stores and env.frame.target.facts.has_mask_registers:
-        left = opaque(b, left)
-    return lanes_before_end(b, left, count)

@@ -63,13 +63,6 @@ PACKED: Final = "packed.operand"
 
 
 @dataclass(frozen=True, slots=True)
-class CachedGather:
-    """The cached vectors of a load, by number of lanes: address, and address of the offset read."""
-
-    vectors: Mapping[int, tuple[Value, Value]]
-
-
-@dataclass(frozen=True, slots=True)
 class RowShare:
     """A nest's share of an array's next row: its begin and size as fractions of the row."""
 
@@ -180,7 +173,6 @@ class Settings(TypedDict, total=False):
     late_store: LateStore
     starts: Mapping[tuple[Region | None, str], Value]
     accesses: Sequence[Access]
-    cached_gathers: Mapping[Item, CachedGather]
     items: Sequence[Item]
     known_conditions: dict[Item, bool]
     prefetch_enabled: bool
@@ -208,8 +200,6 @@ class Environment(ABC):
         self.prefetch_enabled = True
         self.proven_limits: frozenset[Limit] = frozenset()
         """Bounds checks that are proven for the code that is being emitted."""
-        self.cached_gathers: Mapping[Item, CachedGather] = {}
-        """Loads whose gathers are cached across rows of the current loops."""
         self.known_conditions: dict[Item, bool] = {}
         """Conditions whose answer is known in the version that is being emitted."""
         self.starts: Mapping[tuple[Region | None, str], Value] = {
@@ -496,10 +486,6 @@ class Lanes:
     count: int
     mask: Value | None
     alignment: int = 1
-    tested_limits: Mapping[tuple[Index, Index], Any] = field(
-        default_factory=dict[Any, Any], compare=False
-    )
-    """Bounds already tested for these lanes, with the results."""
     prefetched: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]], compare=False)
     """Buffers whose next cache lines have been prefetched, each from a lane on."""
 

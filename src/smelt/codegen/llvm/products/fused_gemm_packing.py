@@ -20,27 +20,20 @@ along k, is packed first, as in other blocks of k.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from math import gcd
 from typing import Self, cast
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.gather_cache import cache_gathers
-from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch, store_vector
-from smelt.codegen.llvm.access.prefetch import CACHE_LINE, next_task_reads, prefetch_packed_rows
-from smelt.codegen.llvm.access.proven_bounds import (
-    known_limits,
-    run_bounds_versions,
-    run_within_rows,
-    separates_rows,
-)
+from smelt.codegen.llvm.access.memory import element_address, load_vector, prefetch
+from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.counting import multiple_of_counter
-from smelt.codegen.llvm.instructions.indexing import number, splat
+from smelt.codegen.llvm.instructions.indexing import number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.loopir.items import Access, Cast, Item, accesses_of
-from smelt.codegen.llvm.loops.unroll_factor import tail_mask
-from smelt.codegen.llvm.nests.environment import Environment, Lanes, PackedArray, Scope
+from smelt.codegen.llvm.nests.environment import Environment, PackedArray, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART
 from smelt.codegen.llvm.products.microkernel import strided_rows, strip_mine_axis
@@ -51,10 +44,10 @@ from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
 from smelt.codegen.llvm.schedule.operands import conversions, plain_load
 from smelt.ops.cast import cast as convert
 from smelt.types.dtype import DType
-from smelt.types.expr import coefficient, nonnegative, sub
+from smelt.types.expr import coefficient
 
 Value = ir.Value
-PACK_DEPTH = 16
+PACK_DEPTH = 32
 """Positions along k packed for one vector of columns after another, where each tests bounds.
 
 Their rows stay in L1 from vector to vector.
@@ -64,11 +57,6 @@ K_BLOCK_PREFETCH_ROWS, NARROW_PREFETCH_ROWS = 8, 2
 
 Eight of these short rows are packed before memory answers; packing evicts nothing needed sooner.
 Two on processors which issue few instructions.
-"""
-PREFETCH_PANELS = 4
-"""Panels between what is packed of image rows and what is prefetched.
-
-More channels are read side by side than hardware prefetchers follow.
 """
 
 
@@ -165,75 +153,12 @@ class FusedGemmPacker(Packer):
         self.pack(self.nest.packs[1])
 
     def _pack(self, nest: Nest, scope: Scope) -> None:
-        """Emit the nest: along vectors in blocks of k if they run along its outer loop."""
+        """Emit the nest: in blocks of k if vectors run along its outer loop."""
+        run = partial(super()._pack, nest, scope)
         if nest.order[0] == nest.vector:
-            top = self.env.open(nest, scope)
-            below = nest.order[1]
-            run_bounds_versions(
-                self.env,
-                top,
-                lambda: strip_mine_axis(self.env, below, PACK_DEPTH, lambda: self._by_columns(top)),
-            )
+            strip_mine_axis(self.env, nest.order[1], PACK_DEPTH, run)
         else:
-            super()._pack(nest, scope)
-
-    def _by_columns(self, top: Scope) -> None:
-        """Pack vectors of columns, with all positions of the block for each.
-
-        Bounds are tested once per vector.  Where columns are pixels of several image rows, as many
-        vectors are packed at once as a tile has.
-        """
-        env, b, lanes = self.env, self.b, self.env.s.lanes
-        column, k = env.nest.order
-        low, high = env.ranges[column]
-        vectors_end, prefetched = (
-            b.add(low, self._round_down(b.sub(high, low), lanes)),
-            next_task_reads(env),
-        )
-        spans_rows = any(
-            separates_rows(e, column) for a in accesses_of(env.items) for e, _ in a.limits
-        )
-
-        last_accesses = farthest_accesses(accesses_of(env.items), column) if spans_rows else []
-
-        def vector(at: Value, mask: Value | None, count: int = lanes) -> None:
-            outer = Scope(top, {column: at}, lanes=Lanes(column, at, count, mask))
-            env.enter(outer, 1)
-            limits = known_limits(env, outer)
-            gathers = cache_gathers(env, k)
-            vector_lanes = Lanes(column, at, count, mask, tested_limits=limits)
-
-            def inside(position: Value) -> None:
-                inner = Scope(outer, {k: position}, lanes=vector_lanes)
-                env.enter(inner, 2)
-                for item in env.items:
-                    env.get(item, inner, False)
-                for item in env.saves:
-                    self._put(env.nest, env.get(item, inner, False), inner)
-                for access, distance in prefetched:
-                    self._prefetch_element(
-                        access, b.add(inner.offset(access), env.index(distance, top))
-                    )
-                for access in last_accesses:
-                    for nth in range(count // lanes):
-                        distance = number(PREFETCH_PANELS * count + nth * lanes)
-                        self._prefetch_element(access, b.add(inner.offset(access), distance))
-
-            with env.within(cached_gathers=gathers):
-                run_within_rows(env, column, limits, lambda: env.loop(*env.ranges[k], 1, inside))
-
-        done = low
-        if spans_rows and self.c.tile.vectors > 1:
-            tile_columns = self.c.tile.columns
-            done = b.add(low, self._round_down(b.sub(high, low), tile_columns))
-            env.loop(low, done, tile_columns, lambda at: vector(at, None, tile_columns))
-        env.loop(done, vectors_end, lanes, lambda at: vector(at, None))
-        env.loop(vectors_end, high, lanes, lambda at: vector(at, tail_mask(env, high, at, lanes)))
-
-    def _prefetch_element(self, access: Access, at: Value) -> None:
-        env = self.env
-        buffer, dtype = env.frame.buffers[access.buffer], env.frame.dtypes[access.buffer]
-        prefetch(self.b, element_address(self.b, buffer, at, dtype))
+            run()
 
     def _zero_panel_tail(self) -> None:
         """Clear the lanes past the last column in the right operand's last panel."""
@@ -270,33 +195,10 @@ class FusedGemmPacker(Packer):
         rows = NARROW_PREFETCH_ROWS if c.issue_bound else K_BLOCK_PREFETCH_ROWS
         return replace(packed, prefetch_rows=rows, level=1)
 
-    def _put(self, nest: Nest, value: Value, scope: Scope) -> None:
-        """Store a vector of the right operand; in blocks of k, prefetch later rows."""
-        assert scope.lanes is not None
-        lanes, c = scope.lanes, self.c
-        if c.blocks_k and lanes.mask is None:
-            rows = NARROW_PREFETCH_ROWS if c.issue_bound else K_BLOCK_PREFETCH_ROWS
-            prefetch_packed_rows(self.env, nest, scope, rows)
-        store_vector(
-            LLVMMachine(self.b, lanes.count, self.env.frame.target),
-            self.at(RIGHT_PART, self.offset(nest, scope)),
-            splat(self.b, value, lanes.count),
-            self.image,
-            lanes.mask,
-        )
-
     def _strip(self, row: Value) -> tuple[Value, Value]:
         """Return where a packed row's strip begins, and the first row of the strip."""
         first = self._round_down(row, self.c.tile.lanes)
         return self.b.mul(first, number(self.c.pitch)), first
-
-    def offset(self, nest: Nest, scope: Scope) -> Value:
-        """Return the packed position of the vector at a scope, in elements."""
-        c, b = self.c, self.b
-        if not c.wide or nest.packed != "right":
-            return super().offset(nest, scope)
-        k, column = scope.axis(c.k), scope.axis(c.n)
-        return self._packed_offset(b.sub(k, self.starts[c.k]), b.sub(column, self.column))
 
     def _packed_offset(self, k: Value, column: Value) -> Value:
         """Return the packed position of an element of the right operand."""
@@ -355,17 +257,6 @@ class FusedGemmPacker(Packer):
                 for j in range(min(group, count - i))
             ]
         return addresses
-
-
-def farthest_accesses(accesses: Sequence[Access], axis: str) -> list[Access]:
-    """Return the access with the largest offset along an axis, for each buffer."""
-    by_buffer = dict[str, Access]()
-    for access in accesses:
-        if coefficient(access.offset, axis) == 1:
-            best = by_buffer.setdefault(access.buffer, access)
-            if nonnegative(sub(access.offset, best.offset)):
-                by_buffer[access.buffer] = access
-    return [*by_buffer.values()]
 
 
 def apply_casts(m: LLVMMachine, value: Value, item: Item) -> Value:

@@ -277,7 +277,7 @@ class Packer:
 
         The nest begins at a packed column, that of a panel.
         """
-        rows, (k, _) = self.rows_of(nest), nest.order
+        rows, (k,) = self.rows_of(nest), (a for a in nest.order if a != nest.vector)
         before = self.b.mul(column, depth)
         return replace(
             rows,

@@ -10,10 +10,10 @@ from tests.codegen.llvm.guard_pages import run_guarded
 from tests.codegen.llvm.single_kernel import RUNNABLE, fuse
 from tests.codegen.llvm.variants import forced
 
-from smelt.codegen.llvm.access.gather_cache import NOWHERE
 from smelt.codegen.llvm.module import emit
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_schedules import build_schedules
+from smelt.loop.passes.reuse_loads import NOWHERE
 
 SCALED = """graph f(x: f32[m,{d}*g], w: {t}[n,{d}*g], s: f32[n,g], z: f32[n,g]) {{
  c = cast(w) {{dtype=f32}}
