@@ -17,7 +17,7 @@ from functools import partial
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import next_block, next_task, share_start
 from smelt.codegen.llvm.instructions.dot_product import to_packed_bits
-from smelt.codegen.llvm.instructions.indexing import multiple_of, splat
+from smelt.codegen.llvm.instructions.indexing import multiple_of, number, splat
 from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
 from smelt.codegen.llvm.loopir.items import Item, Load, StateRead, accesses_of, cut_axes
 from smelt.codegen.llvm.loops.partition_selects import version_condition
@@ -405,6 +405,7 @@ class Row:
 
     names: Mapping[str, Typed]
     position: Value
+    """The position along the axis before the last one."""
 
 
 class NestBody:
@@ -448,7 +449,7 @@ class NestBody:
             lowering.ranges[a] = lowering.ranges[a][0], loop.number(end)
         func = lowering.func()
         func = replace(func, numbers=(*func.numbers, *ends))
-        self.row_axis, axis = (lowering.loops[a] for a in nest.order)
+        *self.axes, axis = (lowering.loops[a] for a in nest.order)
         align = max(align, env.loop_alignment(nest.order[-1], lanes))
         func = vectorize(func, axis, lanes, "mask", align=align)
         for name in self.dtypes if stores_whole else ():
@@ -459,18 +460,26 @@ class NestBody:
         if any(s.where is not None for s in nest.stores):
             func = branch_stores(func, on.name)
         func = hoist_offsets(interleave_stores(group_loads(func)))
-        walk = loop_over(func.body, self.row_axis)
-        self.before = tuple(s for s in walk.body if not isinstance(s, loop.For))
-        self.whole, self.masked = (s for s in walk.body if isinstance(s, loop.For))
-        self.printer.block([s for s in func.body if s is not walk])
+        first, *bodies = func.body, *(loop_over(func.body, a).body for a in self.axes)
+        self.before = [s for body in bodies for s in body if not isinstance(s, loop.For)]
+        self.whole, self.masked = (s for s in bodies[-1] if isinstance(s, loop.For))
+        self.printer.block([s for s in first if not isinstance(s, loop.For)])
         self.names = dict(self.printer.names)
 
-    def row(self, position: Value) -> Row:
+    def row(self, *positions: Value) -> Row:
         """Print what is computed once for a row."""
         self.printer.names = dict(self.names)
-        self.printer.bind(self.row_axis, position)
+        for name, position in zip(self.axes, positions, strict=True):
+            self.printer.bind(name, position)
         self.printer.block(self.before)
-        return Row(self.printer.names, position)
+        return Row(self.printer.names, positions[-1])
+
+    def rows(self, *positions: Value, count: int, last: Value | None = None) -> list[Row]:
+        """Print `count` consecutive rows; those past `last`, if there is one, repeat it."""
+        b, (*outer, first) = self.printer.b, positions
+        nexts = [b.add(first, number(r)) for r in range(1, count)]
+        nexts = nexts if last is None else [b.minimum(row, last) for row in nexts]
+        return [self.row(*outer, row) for row in (first, *nexts)]
 
     def put(
         self,

@@ -203,14 +203,6 @@ class Gemv:
         """Return what prints vectors of the right operand."""
         return NestBody(self.env, self.right, lanes, scope=self.scope, align=self.alignment)
 
-    def _rows_from(self, at: Value, count: int, last: Value | None = None) -> list[Row]:
-        """Print `count` rows of the right operand; those past `last`, if given, repeat it."""
-        b, rows = self.b, [at]
-        for r in range(1, count):
-            row = b.add(at, number(r))
-            rows.append(row if last is None else b.minimum(row, last))
-        return [self.body.row(row) for row in rows]
-
     def _right_vector(self, row: Row, at: Value, mask: Value | None) -> Value:
         """Return a vector of a right row, ready to multiply; 0 outside the mask."""
         c, value = self.c, self.body.packed(row, at, mask)
@@ -323,7 +315,7 @@ class Gemv:
         """Emit `count` rows from k on; with `clamped` there may be fewer."""
         b, unit_size = self.b, self.c.group_size
         last = b.sub(self.ranges[self.c.k][1], number(1)) if clamped else None
-        rows = self._rows_from(k, count, last)
+        rows = self.body.rows(k, count=count, last=last)
         high = self.ranges[self.c.k][1]
         exists = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
         units = 0 if self.c.m is not None else count // unit_size
@@ -467,7 +459,7 @@ class Gemv:
         for first, last, group_size in ((low, middle, count), (middle, high, 1)):
 
             def row_group(n: Value, group_size: int = group_size) -> None:
-                right_rows = self._rows_from(n, group_size)
+                right_rows = self.body.rows(n, count=group_size)
                 self.env.loop(
                     number(0), self.rows, rows, lambda i: self._dot_group(i, rows, n, right_rows)
                 )
