@@ -144,6 +144,21 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> None:
         env.top.define(item, printer.value(value).value)
 
 
+def print_scalar(env: Environment, item: Item, scope: Scope) -> Value:
+    """Emit an item at the position of a scope."""
+    items, pending = dict[Item, None](), [item]
+    while pending:
+        x = pending.pop()
+        if x not in items and x not in env.s.materialised and scope.value(x) is None:
+            items[x] = None
+            pending += x.args
+    nest = Nest(0, (), None, items=tuple(reversed(items)), scalars=(item,))
+    printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
+    lowering = NestLowering(env, nest, scope, printer)
+    printer.block(lowering.func().body)
+    return printer.value(lowering.values[item]).value
+
+
 def _alignment(env: Environment, nest: Nest) -> int:
     """Return a number that divides the position at which a nest's vectors begin.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.loopir.items import BlockEdge, Region, Visit, enclosing_regions
+from smelt.codegen.llvm.loopir.items import Region, Visit, enclosing_regions
 from smelt.codegen.llvm.loops.poll import stream_loop
 from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.schedule.mask_ranges import emit_ranges
@@ -144,15 +144,3 @@ def _min(b: Any, x: Value, y: Value) -> Value:
 
 def _max(b: Any, x: Value, y: Value) -> Value:
     return b.select(b.icmp_signed(">", x, y), x, y)
-
-
-def edge(env: Environment, e: BlockEdge) -> Value:
-    """Return the first position, last position or length of an axis' current block.
-
-    The block may be a single position.
-    """
-    b, at = env.b, env.top.axis(e.axis)
-    low, high = (at, b.add(at, number(1))) if at is not None else env.ranges[e.axis]
-    if e.what == "first":
-        return low
-    return b.sub(high, number(1)) if e.what == "last" else b.sub(high, low)

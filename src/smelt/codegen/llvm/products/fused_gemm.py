@@ -147,8 +147,7 @@ class FusedGemm(FusedEpilogue):
                     with env.within(products=product):
                         product._row_block(*env.ranges[c.m])
 
-            with env.within(prefetch_enabled=False):
-                strip_mine_axis(env, c.m, c.rows_per_pass, row_block)
+            strip_mine_axis(env, c.m, c.rows_per_pass, row_block)
 
     def _k_blocks(self, products: list[Self]) -> None:
         """Emit blocks of k, in each of which products take turns, at the last one."""
@@ -167,8 +166,7 @@ class FusedGemm(FusedEpilogue):
                     product._enter_block((low, high), each, depth, ends)
                     product._block()
 
-        with env.within(prefetch_enabled=False):
-            env.loop(low, b.maximum(b.add(low, number(1)), high), each, block)
+        env.loop(low, b.maximum(b.add(low, number(1)), high), each, block)
 
     def _sharing(self) -> list[Self]:
         """Return the products which read the same packed left operand, in order."""

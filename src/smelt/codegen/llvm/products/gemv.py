@@ -152,10 +152,6 @@ class Gemv:
     def run(self, fresh: Value | None) -> None:
         """Add the block's products to the sums in scratch; `fresh` marks a first block."""
         self.body = self._body(self.vector_elements)
-        with self.env.within(prefetch_enabled=False):
-            self._add_products(fresh)
-
-    def _add_products(self, fresh: Value | None) -> None:
         if sums_runs_apart(self.c, self.env.s):
             self._summed_runs(ir.IntType(1)(0) if fresh is None else fresh)
         elif self.c.vector_axis == self.c.n:

@@ -106,8 +106,7 @@ class SmallMSwappedGemm(FusedGemmPacker):
                     env.loop(at, end, c.tile.rows, partial(product._columns, at, end))
             self._epilogue_rows(at, end)
 
-        with env.within(prefetch_enabled=False):
-            env.loop(low, high, SMALL_M_SWAPPED.columns, column_block)
+        env.loop(low, high, SMALL_M_SWAPPED.columns, column_block)
 
     def _prepare(self) -> None:
         """Emit what precedes all columns."""
