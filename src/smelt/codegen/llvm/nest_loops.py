@@ -102,9 +102,8 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> None:
             fills: Sequence[Fill] = ()
             if squares:
                 return in_squares(func, env.s, nest, next(iter(lowering.tiles().values())))
-            if nest.packed and nest.order[0] == nest.vector and len(nest.order) > 1:
-                widths = min(packed.width or 99, 2 * env.s.lanes), env.s.lanes
-                return in_columns(func, var, widths, lowering.next_tasks())
+            if packed is not None and nest.order[1:] and nest.order[0] == nest.vector:
+                return in_columns(func, var, env.s.lanes, packed, lowering.next_tasks())
             if nest.transposed:
                 tiles, streaming = lowering.tiles(), env.frame.streaming
                 func, fills = in_tiles(func, env.s, nest, tiles, streaming=streaming)

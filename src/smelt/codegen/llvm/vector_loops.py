@@ -336,23 +336,24 @@ def without_vectors(func: loop.Func, s: Schedule, nest: Nest) -> loop.Func:
     return hoist_offsets(_with_polls(func, inner, 1) if is_polled(s, nest) else func)
 
 
-PREFETCH_PANELS = 4
-"""Panels between what is packed column by column and what is prefetched.
+PREFETCH_VECTORS = 4
+"""Vectors between what is packed column by column and what is prefetched.
 
 More rows are read side by side than hardware prefetchers follow.
 """
 
 
 def in_columns(
-    func: loop.Func, var: str, widths: tuple[int, int], tasks: Mapping[str, Index]
+    func: loop.Func, var: str, lanes: int, packed: PackedArray, tasks: Mapping[str, Index]
 ) -> loop.Func:
     """Pack in vectors along the outer loop: the inner one shares what they test and gather.
 
-    `widths` are the lanes of whole vectors and of the last one, `tasks` the distances to what the
-    next task reads of arrays.
+    Two at a time, unless panels are narrower.  `tasks` are the distances to what the next task
+    reads of arrays.
     """
-    func = vectorize(func, var, widths[0], "mask", widths[1])
-    func = prefetch_farthest(func, {p.name: PREFETCH_PANELS * widths[0] for p in func.params})
+    wide = min(packed.width or 2 * lanes, 2 * lanes)
+    func = vectorize(func, var, wide, "mask", lanes)
+    func = prefetch_farthest(func, {p.name: PREFETCH_VECTORS * wide for p in func.params})
     func = prefetch_farthest(func, tasks)
     return reuse_loads(hoist_offsets(hoist(func)))
 

@@ -168,21 +168,21 @@ def prefetch_block(func: ir.Func, distances: Mapping[str, Index]) -> ir.Func:
 
 
 def prefetch_farthest(func: ir.Func, distances: Mapping[str, Index]) -> ir.Func:
-    """Prefetch into L2 what is at some distances behind the last lines that inner loops load.
+    """Prefetch into L2 what is some elements behind the farthest vectors of arrays.
 
-    Of the vectors of one array that are loaded in an iteration, others read the same lines before.
+    Other vectors of an innermost loop's iteration get to the same lines later.
     """
     sizes = {p.name: p.dtype.itemsize for p in func.params}
 
     def hints(s: ir.For) -> Iterator[ir.Prefetch]:
-        last = dict[str, ir.Place]()
+        last = dict[str, tuple[Expr, ir.Place]]()
         for load in loads(*(v for t in s.body for v in values(t))):
-            place = load.place
-            if place.lanes > 1 and place.stride == 1 and isinstance(place.at, Expr):
-                far = last.setdefault(place.buffer, place)
-                if expr.nonnegative(expr.sub(place.at, far.at)):
-                    last[place.buffer] = place
-        for name, place in last.items():
+            place, at = load.place, load.place.at
+            if place.lanes > 1 and place.stride == 1 and isinstance(at, Expr):
+                far, _ = last.get(place.buffer, (at, place))
+                if expr.nonnegative(expr.sub(at, far)):
+                    last[place.buffer] = at, place
+        for name, (_, place) in last.items():
             if name in distances:
                 yield from _lines(place, distances[name], 2, sizes)
 

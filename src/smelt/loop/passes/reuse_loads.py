@@ -1,4 +1,4 @@
-"""Load lanes that lie apart once for the iterations in a row that read the same ones.
+"""Load lanes that lie apart once for consecutive iterations that read the same.
 
 >>> from smelt.loop.text import parse, text
 >>> module = parse('''
@@ -101,7 +101,7 @@ class _Loops(Rewriter):
 
 
 def _is_shared(load: ir.Load, s: ir.For) -> bool:
-    """Return whether a load of lanes apart varies in a loop by quotients of its variable alone."""
+    """Return whether a gather varies in a loop by quotients of its variable alone."""
     place, inner = load.place, {*bound(s.body)}
     written = {p.buffer for t in statements(s.body) if isinstance(t, ir.Store) for p in places(t)}
     if place.lanes == 1 or place.stride in (0, 1) or place.buffer in written:
