@@ -218,7 +218,7 @@ class NestLowering(Lowering):
             self._add_array(identifier(name), address, self.dtypes[name], elements)
         self._add_scratch()
         for item in sums:
-            self.arrays[item] = [name := self.fresh("sum")], nest.order[-1:]
+            self.arrays[item] = [name := self.fresh("sums")], nest.order[-1:]
             self.params.append(loop.Param(name, item.dtype, None))
         if packed is not None:
             self._add_array(PACKED, packed.address, packed.dtype)
@@ -240,6 +240,16 @@ class NestLowering(Lowering):
     def func(self) -> loop.Func:
         """Return the loops of the nest."""
         return self._func(lower_nest(self, self.nest))
+
+    def open_func(self, arrays: Mapping[str, DType]) -> loop.Func:
+        """Return the loops of the nest, whose ends are numbers, with more arrays."""
+        self.params += (loop.Param(x, t, None, written=True) for x, t in arrays.items())
+        ends = [self.fresh("to") for _ in self.nest.order]
+        for a, end in zip(self.nest.order, ends, strict=True):
+            self.printer.bind(end, self.env.ranges[a][1])
+            self.ranges = {**self.ranges, a: (self.ranges[a][0], loop.number(end))}
+        func = self.func()
+        return replace(func, numbers=(*func.numbers, *ends))
 
     def _func(self, body: tuple[loop.Statement, ...]) -> loop.Func:
         names = {a.name for e in self.numbers.values() for a in atoms(e)}
@@ -456,13 +466,7 @@ class NestBody:
         arrays = {**self.dtypes}
         if nest.packed:
             arrays[PACKED] = nest.saves[0].dtype
-        lowering.params += (loop.Param(x, t, None, written=True) for x, t in arrays.items())
-        ends = [lowering.fresh("to") for _ in nest.order]
-        for a, end in zip(nest.order, ends, strict=True):
-            self.printer.bind(end, env.ranges[a][1])
-            lowering.ranges[a] = lowering.ranges[a][0], loop.number(end)
-        func = lowering.func()
-        func = replace(func, numbers=(*func.numbers, *ends))
+        func = lowering.open_func(arrays)
         *self.axes, axis = (lowering.loops[a] for a in nest.order)
         align = max(align, env.loop_alignment(nest.order[-1], lanes))
         func = vectorize(func, axis, lanes, "mask", align=align)
@@ -482,7 +486,7 @@ class NestBody:
 
     def row(self, *positions: Value) -> Row:
         """Print what is computed once for a row."""
-        self.printer.names = dict(self.names)
+        self.printer.resume(self.names)
         for name, position in zip(self.axes, positions, strict=True):
             self.printer.bind(name, position)
         self.printer.block(self.before)
@@ -511,7 +515,7 @@ class NestBody:
         self.printer.block(self._body(row, column, mask))
 
     def packed(self, row: Row, column: Value, mask: Value | None) -> Value:
-        """Print a vector of a row that the nest packs; lanes outside the mask are undefined."""
+        """Print a vector of a row that the nest packs, undefined outside the mask."""
         *before, store = self._body(row, column, mask)
         assert isinstance(store, loop.Store), store
         self.printer.block([*before, loop.Let(PACKED, store.value)])
@@ -526,7 +530,7 @@ class NestBody:
     def _body(self, row: Row, column: Value, mask: Value | None) -> Sequence[loop.Statement]:
         """Return the statements of a vector, whose position and mask are bound."""
         walk, body = self.whole, self.whole.body
-        self.printer.names = dict(row.names)
+        self.printer.resume(row.names)
         if mask is not None:
             walk, (on, *body) = self.masked, self.masked.body
             assert isinstance(on, loop.Let), on
