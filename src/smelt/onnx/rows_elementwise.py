@@ -256,8 +256,8 @@ def _softplus(c: Call, x: Array) -> Any:
     return sm.maximum(x, like(x, 0)) + sm.log1p(sm.exp(-sm.abs(x)))
 
 
-def _swish(c: Call, x: Array) -> Any:
-    return x * sm.sigmoid(like(x, c.get("alpha", 1.0)) * x)
+def _swish(c: Call, x: Array, alpha: float = 1.0) -> Any:
+    return x * sm.sigmoid(like(x, c.get("alpha", alpha)) * x)
 
 
 def _fast_gelu(c: Call, x: Array, bias: Any = None) -> Any:
@@ -350,11 +350,7 @@ ROWS: tuple[Row, ...] = (
     Row("Gelu", lambda c, x: sm.nn.gelu(x), domain="com.microsoft"),
     Row("FastGelu", _fast_gelu, domain="com.microsoft"),
     Row("BiasGelu", lambda c, x, bias: sm.nn.gelu(x + bias), domain="com.microsoft"),
-    Row(
-        "QuickGelu",
-        lambda c, x: x * sm.sigmoid(like(x, c.get("alpha", 1.702)) * x),
-        domain="com.microsoft",
-    ),
+    Row("QuickGelu", lambda c, x: _swish(c, x, 1.702), domain="com.microsoft"),
     Row("HardSigmoid", _hard_sigmoid),
     Row("HardSwish", _hard_swish),
     Row("Shrink", _shrink),

@@ -193,12 +193,9 @@ def _max_with_positions(c: Call, x: Array, padded: Array, pool: _Pool) -> Any:
         else:
             is_larger = value > best
             best, place = sm.where(is_larger, value, best), sm.where(is_larger, position, place)
-    plane: Any = 1
-    for n in sides:
-        plane = plane * n
     batch, channels = x.shape[:2]
     images = sm.reshape(sm.arange(batch * channels), (batch, channels, *(1,) * len(sides)))
-    return best, place + images * plane
+    return best, place + images * product(sides)
 
 
 def _position(c: Call, pool: _Pool, sides: Any, offset: Sequence[int], rank: int) -> Any:
@@ -282,10 +279,7 @@ def _max_unpool(c: Call, x: Array, positions: Array, wanted: Any = None) -> Any:
     ]
     natural = (*x.shape[:2], *sides)
     shape = natural if wanted is None else tuple(wanted.ints())
-    size: Any = 1
-    for n in natural:
-        size = size * n
-    flat = sm.zeros((size,), dtype=x.dtype)
+    flat = sm.zeros((product(natural),), dtype=x.dtype)
     flat = flat.at[sm.reshape(positions, (-1,))].set(sm.reshape(x, (-1,)))
     image = sm.reshape(flat, natural)
     widths = [(0, int(b) - int(a)) for a, b in zip(natural, shape, strict=True)]

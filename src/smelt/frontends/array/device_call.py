@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
@@ -26,16 +27,16 @@ from smelt.frontends.array.bind_args import BoundCall
 from smelt.frontends.array.convert import is_foreign_array, is_on_gpu
 from smelt.frontends.array.device_array import DeviceArray, Place, buffer_of, place_of
 from smelt.frontends.array.device_out import (
+    as_host_array,
     contiguous,
     is_readable,
     overwritable_arguments,
-    overwriting_trace_of,
     replaced_inputs,
     run_into,
     targets_of,
 )
 from smelt.frontends.array.evaluate_pending import evaluate
-from smelt.frontends.array.results import match_parameters, pack
+from smelt.frontends.array.results import match_parameters, overwriting_trace, pack, result_leaves
 from smelt.frontends.array.trace import Argument, Result, Trace, record_call
 from smelt.frontends.array.tree import LEAF, flatten, leaves_like
 from smelt.graph.bounds_checks import BoundsChecks
@@ -340,7 +341,8 @@ def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
         raise positions_are_checked()
     targets = None if out is None else targets_of(out, trace, sizes, inputs, arguments, place)
     if targets is not None:
-        trace = overwriting_trace_of(trace, targets, inputs)
+        described = ([as_host_array(b) for b in buffers] for buffers in (targets, inputs))
+        trace = overwriting_trace(trace, *described, checks_first=False)
     program = recording.program_of(trace, place)
     carriers = [_size_carrier(sizes[k], place) for k in trace.size_inputs]
     names = bound.names
@@ -376,11 +378,11 @@ def call_on_device(jit: Jit[Any, Any], bound: BoundCall, out: Any) -> Any:
         structure = None if bound.is_flat else (bound.tree, bound.statics)
         call = structure, bound.leaves, out, bound.donated
         repeats.note(call, recording, trace, [*inputs, *carriers], in_order, place)
-    returned = (
-        out
-        if targets is not None
-        else pack(trace, _result_leaves(trace, results, arguments, bound))
-    )
+    returned = out
+    if targets is None:
+        computed = [DeviceArray.of(b) for b in results]
+        leaves = result_leaves(trace, computed, arguments, partial(_returned, bound))
+        returned = pack(trace, leaves)
     if bound.donated:
         give_away(bound.leaves, bound.donated, () if out is None else flatten(out)[0])
     return returned
@@ -497,28 +499,10 @@ def _size_carrier(size: int, place: Place) -> DeviceBuffer:
     return DeviceBuffer(0, (size,), (1,), bool_, place.device, place.stream, None)
 
 
-def _result_leaves(
-    trace: Trace, results: list[DeviceBuffer], arguments: Sequence[Argument], bound: BoundCall
-) -> list[Any]:
-    computed = [DeviceArray.of(b) for b in results]
-    sizes = iter(
-        () if trace.result_sizes is None else trace.result_sizes(*match_parameters(arguments))
-    )
-
-    def leaf_of(r: Result) -> Any:
-        if r.kind == "graph":
-            return computed[r.position]
-        if r.kind == "argument":
-            x = bound.leaves[r.position]
-            if isinstance(x, DeviceArray) and r.position in bound.donated:
-                return DeviceArray.of(x.buffer)  # the argument itself is given away
-            return x if isinstance(x, (DeviceArray, Array)) else _returned(x)
-        if r.kind == "captured":
-            return Array.of(r.value)
-        return next(sizes) if r.kind == "size" else r.value
-
-    return [leaf_of(r) for r in trace.results]
-
-
-def _returned(x: Any) -> Any:
-    return DeviceArray.of(buffer_of(x)) if is_on_gpu(x) else x
+def _returned(bound: BoundCall, k: int) -> Any:
+    """Return an argument that is a result."""
+    x = bound.leaves[k]
+    if isinstance(x, DeviceArray) and k in bound.donated:
+        return DeviceArray.of(x.buffer)  # the argument itself is given away
+    is_foreign = is_on_gpu(x) and not isinstance(x, DeviceArray)
+    return DeviceArray.of(buffer_of(x)) if is_foreign else x

@@ -25,7 +25,7 @@ from smelt.compiler.device import DeviceProgram, compile_for_device
 from smelt.errors import DeviceError, OutArgumentError
 from smelt.frontends.array.convert import is_foreign_array, is_on_gpu
 from smelt.frontends.array.device_array import DeviceArray, Place, buffer_of
-from smelt.frontends.array.results import check_targets, overwriting_trace
+from smelt.frontends.array.results import check_targets
 from smelt.frontends.array.trace import Argument, Trace
 from smelt.frontends.array.tree import leaves_like
 from smelt.graph import build
@@ -175,18 +175,6 @@ def targets_of(
     described = [as_host_array(b) for b in targets]
     check_targets(trace, sizes, described, [as_host_array(b) for b in inputs], arguments)
     return targets
-
-
-def overwriting_trace_of(
-    trace: Trace, targets: Sequence[DeviceBuffer], inputs: Sequence[DeviceBuffer]
-) -> Trace:
-    """Return the recording for a call in which arrays of `out=` are also inputs."""
-    return overwriting_trace(
-        trace,
-        [as_host_array(b) for b in targets],
-        [as_host_array(b) for b in inputs],
-        checks_first=False,
-    )
 
 
 def replaced_inputs(

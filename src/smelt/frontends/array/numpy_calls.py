@@ -225,56 +225,38 @@ def mean(
     return store(_squeezed(total / _count(x, where, axis), axis, keepdims), out)
 
 
-def var(
-    a: Any,
-    axis: Axis = None,
-    dtype: DTypeLike = None,
-    out: Any = None,
-    ddof: float = 0,
-    keepdims: Any = False,
-    *,
-    where: Any = True,
-    correction: Any = None,
-    mean: Any = None,
-) -> Any:
-    """Return the variance over `axis` with divisor n - `ddof`; arguments as in NumPy.
+def _spread(name: str, reduce: Callable[..., Array], doc: str) -> Any:
+    def function(
+        a: Any,
+        axis: Axis = None,
+        dtype: DTypeLike = None,
+        out: Any = None,
+        ddof: float = 0,
+        keepdims: Any = False,
+        *,
+        where: Any = True,
+        correction: Any = None,
+        mean: Any = None,
+    ) -> Any:
+        x = _floats(array(a, name), dtype)
+        ddof = ddof if is_default(correction) else correction
+        if where is True or is_default(where):
+            return store(reduce(x, axis=axis, correction=ddof, keepdims=flag(keepdims)), out)
+        count = _count(x, where, axis)
+        centre = stat.sum(_selected(x, where, 0), axis=axis, keepdims=True) / count
+        distance = x - centre
+        distance = el.abs(distance) if isinstance(x, ComplexArray) else distance
+        squares = _selected(distance**2, where, 0)
+        total = stat.sum(squares, axis=axis, keepdims=True)
+        variance = _squeezed(total / el.maximum(count - ddof, 0.0), axis, keepdims)
+        return store(variance if name == "var" else el.sqrt(variance), out)
 
-    `mean` is accepted and computed again.  Raises AxisError, DTypeError.
-    """
-    x = _floats(array(a, "var"), dtype)
-    ddof = ddof if is_default(correction) else correction
-    if where is True or is_default(where):
-        return store(stat.var(x, axis=axis, correction=ddof, keepdims=flag(keepdims)), out)
-    count = _count(x, where, axis)
-    centre = stat.sum(_selected(x, where, 0), axis=axis, keepdims=True) / count
-    distance = x - centre
-    distance = el.abs(distance) if isinstance(x, ComplexArray) else distance
-    squares = _selected(distance**2, where, 0)
-    total = stat.sum(squares, axis=axis, keepdims=True)
-    return store(_squeezed(total / el.maximum(count - ddof, 0.0), axis, keepdims), out)
+    more = "`mean` is accepted and computed again.  Raises AxisError, DTypeError."
+    return named(function, name, f"Return the {doc}; arguments as in NumPy.\n\n{more}")
 
 
-def std(
-    a: Any,
-    axis: Axis = None,
-    dtype: DTypeLike = None,
-    out: Any = None,
-    ddof: float = 0,
-    keepdims: Any = False,
-    *,
-    where: Any = True,
-    correction: Any = None,
-    mean: Any = None,
-) -> Any:
-    """Return the standard deviation over `axis`, the square root of `var`.
-
-    Arguments are those of `var`.  Raises AxisError, DTypeError.
-    """
-    if where is True or is_default(where):
-        x, ddof = _floats(array(a, "std"), dtype), ddof if is_default(correction) else correction
-        return store(stat.std(x, axis=axis, correction=ddof, keepdims=flag(keepdims)), out)
-    options: Any = {"ddof": ddof, "keepdims": keepdims, "where": where, "correction": correction}
-    return store(el.sqrt(var(a, axis, dtype, **options)), out)
+var = _spread("var", stat.var, "variance over `axis` with divisor n - `ddof`")
+std = _spread("std", stat.std, "standard deviation over `axis`, the square root of `var`")
 
 
 def _position(name: str, find: Callable[..., Array]) -> Any:

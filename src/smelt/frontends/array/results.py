@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,9 +56,14 @@ def run_call(
         trace = overwriting_trace(trace, targets, buffers)
     results = _run(trace, sizes, buffers, targets)
     computed = [Array.of(leaf(data)) for data in results]
-    results_out = [
-        _result(trace, k, r, computed, arguments, bound) for k, r in enumerate(trace.results)
-    ]
+
+    def argument(k: int) -> Array:
+        x, data = bound.leaves[k], _memory(arguments[k])
+        if k in bound.donated or arguments[k].data is None:
+            return Array.of(leaf(data))
+        return x if isinstance(x, Array) else Array.of(foreign(data))
+
+    results_out = result_leaves(trace, computed, arguments, argument)
     _invalidate([bound.leaves[index] for index in bound.donated])
     if out is None or targets is None:
         return pack(trace, results_out)
@@ -143,29 +148,30 @@ def _memory(a: Argument) -> Buffer:
     return np.asarray(a.number, np.float64 if isinstance(a.number, float) else np.int64)
 
 
-def _result(
+def result_leaves(
     trace: Trace,
-    index: int,
-    r: Result,
-    computed: list[Array],
+    computed: Sequence[Any],
     arguments: Sequence[Argument],
-    bound: BoundCall,
-) -> Any:
-    if r.kind == "graph":
-        return computed[r.position]
-    if r.kind == "argument":
-        leaf_ = bound.leaves[r.position]
-        data = _memory(arguments[r.position])
-        if r.position in bound.donated or arguments[r.position].data is None:
-            return Array.of(leaf(data))
-        return leaf_ if isinstance(leaf_, Array) else Array.of(foreign(data))
-    if r.kind == "captured":
-        return Array.of(r.value)
-    if r.kind == "size":
-        assert trace.result_sizes is not None
-        before = sum(other.kind == "size" for other in trace.results[:index])
-        return trace.result_sizes(*match_parameters(arguments))[before]
-    return r.value
+    argument: Callable[[int], Any],
+) -> list[Any]:
+    """Return the leaves of a result: outputs of the graph, and what it does not compute.
+
+    `argument` returns an argument that is a result, by its position.
+    """
+    sizes = iter(
+        () if trace.result_sizes is None else trace.result_sizes(*match_parameters(arguments))
+    )
+
+    def leaf_of(r: Result) -> Any:
+        if r.kind == "graph":
+            return computed[r.position]
+        if r.kind == "argument":
+            return argument(r.position)
+        if r.kind == "captured":
+            return Array.of(r.value)
+        return next(sizes) if r.kind == "size" else r.value
+
+    return [leaf_of(r) for r in trace.results]
 
 
 def match_parameters(arguments: Sequence[Argument]) -> list[Any]:

@@ -578,13 +578,10 @@ def upsample(
     """
     node = value(x, "upsample")
     count = spatial_rank("upsample", node)
-    if (size is None) == (scale is None) or mode not in ("nearest", "linear"):
-        bad = (
-            ("mode", mode, "'nearest' or 'linear'")
-            if mode not in ("nearest", "linear")
-            else ("size", size, "a size or a scale, not both")
-        )
-        raise ArgumentError(op="upsample", argument=bad[0], value=repr(bad[1]), expected=bad[2])
+    if mode not in ("nearest", "linear"):
+        raise ArgumentError.of("upsample", "mode", mode, "'nearest' or 'linear'")
+    if (size is None) == (scale is None):
+        raise ArgumentError.of("upsample", "size", size, "a size or a scale, not both")
     result = Array.of(node)
     if mode == "linear":
         result = Array.of(wide_of(node))

@@ -55,7 +55,11 @@ from smelt.frontends.torch.fake_facts import (
     graph_facts,
     restore_argument_views,
 )
-from smelt.frontends.torch.in_place import accumulate_in_place, join_nested_updates
+from smelt.frontends.torch.in_place import (
+    accumulate_in_place,
+    is_mutating,
+    join_nested_updates,
+)
 from smelt.frontends.torch.layout import USER_RESULTS, is_fixed, materialize
 from smelt.frontends.torch.lower import Lowering
 from smelt.frontends.torch.origins import argument_names, name_arguments
@@ -515,7 +519,8 @@ def _mark_arguments(traced: torch.fx.GraphModule, kind: str) -> None:
     static -= {k for k, x in infos if x.mutates_data}
     for k, node in enumerate(arguments):
         node.meta["smelt_guarded"] = kind != "backward"
-        node.meta["smelt_constant"] = kind == "inference" and k in static and not _written(node)
+        is_written = any(map(is_mutating, node.users))
+        node.meta["smelt_constant"] = kind == "inference" and k in static and not is_written
 
 
 def _add_guards(graph: torch.fx.Graph) -> None:
@@ -560,14 +565,6 @@ def _drop_hidden_gradients(backward: torch.fx.GraphModule) -> None:
         if x.mutations_under_no_grad_or_inference_mode and results[k] is tangent:
             results[k] = None
     output.args = (type(output.args[0])(results),)
-
-
-def _written(node: torch.fx.Node) -> bool:
-    """Whether a call in the graph writes into an argument."""
-    return any(
-        u.op == "call_function" and getattr(getattr(u.target, "_schema", None), "is_mutable", False)
-        for u in node.users
-    )
 
 
 def _record_graph(graph: Compiled, call: Any, settings: Mapping[str, Any]) -> Any:

@@ -25,7 +25,7 @@ import torch
 
 from smelt.errors import SmeltError
 from smelt.frontends.torch.fake_facts import nbytes
-from smelt.frontends.torch.in_place import nodes_in
+from smelt.frontends.torch.in_place import is_mutating, nodes_in
 from smelt.frontends.torch.lower import RECOMPUTED, SIBLINGS, compute_from_siblings, sibling_places
 from smelt.frontends.torch.origins import module_of
 from smelt.frontends.torch.record import Kept
@@ -507,7 +507,6 @@ def _changed(graph: Any, descriptions: Sequence[Any]) -> set[Any]:
     changed = _mutated(graph, descriptions) if is_reported else set(arguments)
     changed.update(n for n in arguments if n.meta.get("desc") is None)
     for n in graph.nodes:
-        schema = getattr(n.target, "_schema", None)
-        if schema is not None and schema.is_mutable:
+        if is_mutating(n):
             changed.update((n, *_operands(n)))
     return changed
