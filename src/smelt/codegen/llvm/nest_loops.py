@@ -17,7 +17,7 @@ from functools import partial
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.prefetch import next_block, next_task, share_start
 from smelt.codegen.llvm.instructions.dot_product import to_packed_bits
-from smelt.codegen.llvm.instructions.indexing import multiple_of
+from smelt.codegen.llvm.instructions.indexing import multiple_of, number, splat
 from smelt.codegen.llvm.instructions.reductions import adds_pairs_first
 from smelt.codegen.llvm.loopir.items import Item, Load, StateRead, accesses_of, cut_axes
 from smelt.codegen.llvm.loops.partition_selects import version_condition
@@ -39,7 +39,7 @@ from smelt.codegen.llvm.nests.environment import (
     Scope,
 )
 from smelt.codegen.llvm.nests.nest import Nest
-from smelt.codegen.llvm.print_loops import LoopPrinter
+from smelt.codegen.llvm.print_loops import LoopPrinter, Typed
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.scratch.workspace import SCAN_STATE_KEY, TRANSPOSED_PART, scan_state_axes
 from smelt.codegen.llvm.vector_loops import (
@@ -54,11 +54,17 @@ from smelt.codegen.llvm.vector_loops import (
 )
 from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
+from smelt.loop.passes.branch_stores import branch_stores
 from smelt.loop.passes.collapse import join_rows
 from smelt.loop.passes.fuse_if import fuse_if
+from smelt.loop.passes.group_loads import group_loads
+from smelt.loop.passes.hoist_offsets import hoist_offsets
+from smelt.loop.passes.interleave_stores import interleave_stores
+from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.passes.version import version
-from smelt.loop.walk import is_short
+from smelt.loop.walk import is_short, loads, loop_over, statements, values
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, bool_, i16, i64
 from smelt.types.expr import Atom, Expr, Index, add, atoms, axis, floordiv, mod, mul, sub
 
@@ -70,7 +76,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> None:
     packed = env.products.packed_array(nest) if env.products and nest.packed else None
     squares = packed is not None and packed.squares
     printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found, env.frame.done)
-    lowering = _NestLowering(env, nest, scope, printer, packed=packed)
+    lowering = NestLowering(env, nest, scope, printer, packed=packed)
     func = lowering.func()
     asks = [*env.frame.shares.get(nest, ())]
     late, cuts = env.late_store, lowering.cuts
@@ -137,6 +143,21 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> None:
         env.top.define(item, printer.value(value).value)
 
 
+def print_scalar(env: Environment, item: Item, scope: Scope) -> Value:
+    """Emit an item at the position of a scope."""
+    items, pending = dict[Item, None](), [item]
+    while pending:
+        x = pending.pop()
+        if x not in items and x not in env.s.materialised and scope.value(x) is None:
+            items[x] = None
+            pending += x.args
+    nest = Nest(0, (), None, items=tuple(reversed(items)), scalars=(item,))
+    printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
+    lowering = NestLowering(env, nest, scope, printer)
+    printer.block(lowering.func().body)
+    return printer.value(lowering.values[item]).value
+
+
 def _alignment(env: Environment, nest: Nest) -> int:
     """Return a number that divides the position at which a nest's vectors begin.
 
@@ -151,9 +172,9 @@ def _alignment(env: Environment, nest: Nest) -> int:
     return env.loop_alignment(v, wide)
 
 
-def _with_late_stores(func: loop.Func, host: _NestLowering, late: LateStore) -> loop.Func:
+def _with_late_stores(func: loop.Func, host: NestLowering, late: LateStore) -> loop.Func:
     """Store the rows of the previous task inside of the loops over this one's."""
-    lowering = _NestLowering(late.late, late.late.s.nests[-1], late.late.top, host.printer, host)
+    lowering = NestLowering(late.late, late.late.s.nests[-1], late.late.top, host.printer, host)
     condition = lowering.scalar("pending", late.pending, bool_)
     stores = lowering.func()
     params = dict.fromkeys((*func.params, *stores.params))
@@ -163,7 +184,7 @@ def _with_late_stores(func: loop.Func, host: _NestLowering, late: LateStore) -> 
     return fuse_if(func, store_past(stores.body, arrays), condition, *host.cuts[:1])
 
 
-class _NestLowering(Lowering):
+class NestLowering(Lowering):
     """Lowers one nest; gives the names of what it reads from outside to a printer.
 
     Its names are others than those of the nest `beside` it.
@@ -177,11 +198,12 @@ class _NestLowering(Lowering):
         printer: LoopPrinter,
         beside: Lowering | None = None,
         packed: PackedArray | None = None,
+        sums: Sequence[Item] = (),
     ) -> None:
         taken = {*env.frame.sizes, *map(identifier, env.frame.buffers)}
         super().__init__(env.s, env.storage, (), beside.taken if beside else taken)
         self.env, self.nest, self.scope, self.printer = env, nest, scope, printer
-        self.packed = packed
+        self.packed, self.sums = packed, sums
         self.dtypes = env.frame.dtypes
         self.answers, self.proven = env.known_conditions, env.proven_limits
         self.numbers: dict[Value, Index] = {}
@@ -191,10 +213,13 @@ class _NestLowering(Lowering):
             printer.bind(name, value)
         accesses = [*accesses_of(nest.items), *(x.access for x in nest.stores)]
         accesses += [x.access for x in env.frame.shares.get(nest, ())]
-        for name in dict.fromkeys(a.buffer for a in accesses):
+        for name in dict.fromkeys(a.buffer for a in accesses if a.buffer in env.frame.buffers):
             address, elements = env.frame.buffers[name], env.frame.lengths.get(name, 0)
             self._add_array(identifier(name), address, self.dtypes[name], elements)
         self._add_scratch()
+        for item in sums:
+            self.arrays[item] = [name := self.fresh("sums")], nest.order[-1:]
+            self.params.append(loop.Param(name, item.dtype, None))
         if packed is not None:
             self._add_array(PACKED, packed.address, packed.dtype)
             if (group := packed.group) is not None and group.step == "bfloats":
@@ -215,6 +240,16 @@ class _NestLowering(Lowering):
     def func(self) -> loop.Func:
         """Return the loops of the nest."""
         return self._func(lower_nest(self, self.nest))
+
+    def open_func(self, arrays: Mapping[str, DType]) -> loop.Func:
+        """Return the loops of the nest, whose ends are numbers, with more arrays."""
+        self.params += (loop.Param(x, t, None, written=True) for x, t in arrays.items())
+        ends = [self.fresh("to") for _ in self.nest.order]
+        for a, end in zip(self.nest.order, ends, strict=True):
+            self.printer.bind(end, self.env.ranges[a][1])
+            self.ranges = {**self.ranges, a: (self.ranges[a][0], loop.number(end))}
+        func = self.func()
+        return replace(func, numbers=(*func.numbers, *ends))
 
     def _func(self, body: tuple[loop.Statement, ...]) -> loop.Func:
         names = {a.name for e in self.numbers.values() for a in atoms(e)}
@@ -341,12 +376,16 @@ class _NestLowering(Lowering):
 
     def start(self, owner: Key, axis: str) -> Index:
         """Return the first position along an axis that an array in scratch memory has."""
+        if owner in self.sums:
+            return 0
         return self.number("first", self.env.start(owner, axis))
 
     def packed_place(self, variables: Mapping[str, str]) -> loop.Place:
         """Return where a nest packs the element at the loops' positions."""
         packed = self.packed
-        assert packed is not None
+        if packed is None:  # a product takes the vectors themselves
+            a = self.nest.order[-1]
+            return loop.Place(PACKED, axis(variables[a], self.index(self.s.phase.axes[a])))
         at: Index = 0
         for a, name in variables.items():
             position = axis(name, self.index(self.s.phase.axes[a]))
@@ -362,8 +401,7 @@ class _NestLowering(Lowering):
 
     def packed_value(self, item: Item, value: loop.Value) -> loop.Value:
         """Return an element as it is packed: some instructions read it as bytes of either sign."""
-        assert self.packed is not None
-        group = self.packed.group
+        group = self.packed.group if self.packed else None
         if group is None or group.step == "bfloats":
             return value
         if item.dtype != group.dtype:
@@ -383,3 +421,119 @@ class _NestLowering(Lowering):
         assert isinstance(position, Expr) and is_short(position)
         (name,) = (a.name for a in atoms(position))
         return axis(name, self.index(atom.extent))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """A row of a nest, at which its values are computed vector by vector."""
+
+    names: Mapping[str, Typed]
+    position: Value
+    """The position along the axis before the last one."""
+
+
+class NestBody:
+    """Prints what a nest of rows computes at positions that a product chooses.
+
+    The product has sums in registers: they are arrays, of which a vector is read where it is.
+
+        each i in 0 .. m                              row(i):         o = n*i
+          each j in 0 .. n                            put(row, j):    y[o + j : 16] = sum*x[j : 16]
+            y[n*i + j] = sum[j]*x[j]
+
+    `targets` are arrays that the nest stores to instead of the program's: where a row has column 0
+    is said at each vector.  They may be written past the end of a row (`stores_whole`).  What a
+    nest packs is a vector that `packed` returns.  Vectors begin at multiples of `align`.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        nest: Nest,
+        lanes: int,
+        sums: Sequence[Item] = (),
+        targets: Mapping[str, DType] | None = None,
+        *,
+        scope: Scope | None = None,
+        stores_whole: bool = False,
+        align: int = 1,
+    ) -> None:
+        nest = replace(nest, items=tuple(i for i in nest.items if i not in sums))
+        self.printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
+        lowering = NestLowering(env, nest, Scope(scope or env.top), self.printer, sums=sums)
+        self.lanes, self.sums = lanes, {x: lowering.arrays[x][0][0] for x in sums}
+        self.dtypes = {identifier(x): dtype for x, dtype in (targets or {}).items()}
+        arrays = {**self.dtypes}
+        if nest.packed:
+            arrays[PACKED] = nest.saves[0].dtype
+        func = lowering.open_func(arrays)
+        *self.axes, axis = (lowering.loops[a] for a in nest.order)
+        align = max(align, env.loop_alignment(nest.order[-1], lanes))
+        func = vectorize(func, axis, lanes, "mask", align=align)
+        for name in self.dtypes if stores_whole else ():
+            func = store_whole(func, name)
+        *_, tail = (s for s in statements(func.body) if isinstance(s, loop.For))
+        on = tail.body[0]
+        assert isinstance(on, loop.Let), on
+        if any(s.where is not None for s in nest.stores):
+            func = branch_stores(func, on.name)
+        func = hoist_offsets(interleave_stores(group_loads(func)))
+        first, *bodies = func.body, *(loop_over(func.body, a).body for a in self.axes)
+        self.before = [s for body in bodies for s in body if not isinstance(s, loop.For)]
+        self.whole, self.masked = (s for s in bodies[-1] if isinstance(s, loop.For))
+        self.printer.block([s for s in first if not isinstance(s, loop.For)])
+        self.names = dict(self.printer.names)
+
+    def row(self, *positions: Value) -> Row:
+        """Print what is computed once for a row."""
+        self.printer.resume(self.names)
+        for name, position in zip(self.axes, positions, strict=True):
+            self.printer.bind(name, position)
+        self.printer.block(self.before)
+        return Row(self.printer.names, positions[-1])
+
+    def rows(self, *positions: Value, count: int, last: Value | None = None) -> list[Row]:
+        """Print `count` consecutive rows; those past `last`, if there is one, repeat it."""
+        b, (*outer, first) = self.printer.b, positions
+        nexts = [b.add(first, number(r)) for r in range(1, count)]
+        nexts = nexts if last is None else [b.minimum(row, last) for row in nexts]
+        return [self.row(*outer, row) for row in (first, *nexts)]
+
+    def put(
+        self,
+        row: Row,
+        column: Value,
+        mask: Value | None,
+        sums: Mapping[Item, Value],
+        targets: Sequence[Value] = (),
+    ) -> None:
+        """Print a vector of a row, from its sums; `targets` are addresses of column 0."""
+        for item, value in sums.items():
+            self.printer.add_register(self.sums[item], value, item.dtype)
+        for (name, dtype), address in zip(self.dtypes.items(), targets, strict=True):
+            self.printer.add_array(name, address, dtype)
+        self.printer.block(self._body(row, column, mask))
+
+    def packed(self, row: Row, column: Value, mask: Value | None) -> Value:
+        """Print a vector of a row that the nest packs, undefined outside the mask."""
+        *before, store = self._body(row, column, mask)
+        assert isinstance(store, loop.Store), store
+        self.printer.block([*before, loop.Let(PACKED, store.value)])
+        return splat(self.printer.b, self.printer.names[PACKED].value, self.lanes)
+
+    def gathers(self) -> bool:
+        """Return whether lanes of a vector read elements that are apart."""
+        reads = (x.place for s in statements(self.whole.body) for v in values(s) for x in loads(v))
+        vectors = [p for p in reads if p.lanes > 1]
+        return any(isinstance(p.at, loop.Value) or p.stride not in (0, 1) for p in vectors)
+
+    def _body(self, row: Row, column: Value, mask: Value | None) -> Sequence[loop.Statement]:
+        """Return the statements of a vector, whose position and mask are bound."""
+        walk, body = self.whole, self.whole.body
+        self.printer.resume(row.names)
+        if mask is not None:
+            walk, (on, *body) = self.masked, self.masked.body
+            assert isinstance(on, loop.Let), on
+            self.printer.bind(on.name, mask, bool_)
+        self.printer.bind(walk.var, column)
+        return body

@@ -141,6 +141,10 @@ class LoopPrinter:
         """Give a name its register."""
         self.names[name] = Typed(value, dtype)
 
+    def resume(self, names: Mapping[str, Typed]) -> None:
+        """Go on where only these names are in scope."""
+        self.names = dict(names)
+
     # ---- statements ----------------------------------------------------------------------------
 
     def block(self, body: Sequence[loop.Statement]) -> dict[str, Typed]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import number
-from smelt.codegen.llvm.loopir.items import BlockEdge, Region, Visit, enclosing_regions
+from smelt.codegen.llvm.loopir.items import Region, Visit, enclosing_regions
 from smelt.codegen.llvm.loops.poll import stream_loop
 from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.schedule.mask_ranges import emit_ranges
@@ -138,6 +138,7 @@ def _ceil(b: Any, a: Value, by: Value) -> Value:
     return b.sdiv(b.add(a, b.sub(by, number(1))), by)
 
 
+<<<<<<< HEAD
 def edge(env: Environment, e: BlockEdge) -> Value:
     """Return the first position, last position or length of an axis' current block.
 
@@ -148,3 +149,11 @@ def edge(env: Environment, e: BlockEdge) -> Value:
     if e.what == "first":
         return low
     return b.sub(high, number(1)) if e.what == "last" else b.sub(high, low)
+=======
+def _min(b: Any, x: Value, y: Value) -> Value:
+    return b.select(b.icmp_signed("<", x, y), x, y)
+
+
+def _max(b: Any, x: Value, y: Value) -> Value:
+    return b.select(b.icmp_signed(">", x, y), x, y)
+>>>>>>> 2a2f770860a17e91304512c5335a70d9c4a93ca9

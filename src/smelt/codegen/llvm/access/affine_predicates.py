@@ -10,14 +10,11 @@ comparing two vectors of 64-bit positions (strength reduction).
 from __future__ import annotations
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.permute_gather import lane_test
-from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.loopir.items import Apply, Const, IndexValue, Item
-from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.kernel.bounds import COMPARISONS
 from smelt.ops.scalar import SCALARS
 from smelt.types.dtype import i64
-from smelt.types.expr import Index, add, coefficient, mul, sub
+from smelt.types.expr import Index, add, mul, sub
 
 Value = ir.Value
 FAR = 1 << 40
@@ -56,27 +53,3 @@ def _affine_index(item: Item) -> Index | None:
             return None
         total = add(total, mul(part, k))
     return total
-
-
-def compare_lanes(env: Environment, item: Item, scope: Scope) -> Value | None:
-    """Emit the lanes for which a comparison of positions holds.
-
-    None if it is no such comparison, or its gap does not change by 1 from lane to lane.
-    """
-    gap = gap_of(item)
-    if gap is None or scope.lanes is None or env.vector_position(gap):
-        return None
-    step = coefficient(gap, scope.lanes.axis)
-    if step is None:
-        return lane_test(env, gap, scope)
-    if not isinstance(step, int) or abs(step) != 1:
-        return None
-    b, lanes = env.b, scope.lanes.count
-    first = env.index(gap, scope)
-    edge = first if step < 0 else b.sub(number(0), first)
-    for sign, end in (("<", -1), (">", lanes)):
-        edge = b.select(b.icmp_signed(sign, edge, number(end)), number(end), edge)
-    lane_numbers = ir.Constant(ir.VectorType(I32, lanes), list(range(lanes)))
-    return b.icmp_signed(
-        "<=" if step < 0 else ">=", lane_numbers, splat(b, b.trunc(edge, I32), lanes)
-    )

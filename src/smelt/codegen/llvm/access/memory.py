@@ -223,11 +223,6 @@ def any_lane(b: ir.IRBuilder, mask: Value) -> Value:
     return intrinsic(b, f"llvm.vector.reduce.or.{mask.type.intrinsic_name}", I1, [mask])
 
 
-def every_lane(b: ir.IRBuilder, mask: Value) -> Value:
-    """Return whether a mask has all lanes."""
-    return intrinsic(b, f"llvm.vector.reduce.and.{mask.type.intrinsic_name}", I1, [mask])
-
-
 def gather(m: LLVMMachine, base: Value, offsets: Value, dtype: DType, mask: Value | None) -> Value:
     """Gather elements at vector `offsets`; lanes outside the mask are zero."""
     b, kind = m.builder, m.raw_type(dtype)
@@ -241,26 +236,6 @@ def gather(m: LLVMMachine, base: Value, offsets: Value, dtype: DType, mask: Valu
         [pointers, I32(dtype.itemsize), mask, ir.Constant(kind, None)],
     )
     return m.load_convert(raw, dtype)
-
-
-def lanes_between(m: LLVMMachine, base: Value, step: int, limit: Value, lanes: int) -> Value:
-    """Return the mask of lanes i with 0 <= base + i*step < limit.
-
-    It compares short integers, to which the bounds are clamped.
-    """
-    b = m.builder
-    bits = 16 if m.target.facts.has_mask_registers else 32
-    kind = ir.VectorType(ir.IntType(bits), lanes)
-    most = 1 << 14
-    steps = ir.Constant(kind, [i * step for i in range(lanes)])
-
-    def clamp(e: Value) -> Value:
-        for sign, edge in (("<", -most), (">", most)):
-            e = b.select(b.icmp_signed(sign, e, I64(edge)), I64(edge), e)
-        return splat(b, b.trunc(e, ir.IntType(bits)), lanes)
-
-    low = b.icmp_signed(">=", steps, clamp(b.sub(I64(0), base)))
-    return b.and_(low, b.icmp_signed("<", steps, clamp(b.sub(limit, base))))
 
 
 def load_scalar(m: LLVMMachine, address: Value, dtype: DType, condition: Value | None) -> Value:

@@ -20,12 +20,10 @@ from smelt.codegen.llvm.access.memory import (
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import LINE, Isa, lane_numbers, table
-from smelt.codegen.llvm.loopir.items import Access
-from smelt.codegen.llvm.loopir.periodic_index import PeriodicIndex, find_period
-from smelt.codegen.llvm.nests.environment import Environment, Lanes, Scope
+from smelt.codegen.llvm.loopir.periodic_index import PeriodicIndex
+from smelt.codegen.llvm.nests.environment import Lanes
 from smelt.machine.target import Target
 from smelt.types.dtype import DType
-from smelt.types.expr import Index, axes_of, coefficient
 
 Value = ir.Value
 I1, I32 = ir.IntType(1), ir.IntType(32)
@@ -56,25 +54,6 @@ def can_permute_one(target: Target, lanes: int) -> bool:
     return one or can_permute(target, lanes)
 
 
-def lane_period(env: Environment, e: Index, scope: Scope) -> PeriodicIndex | None:
-    """Return the periodic pattern of an index along the lanes of a vector.
-
-    None if it does not repeat, or is affine.
-    """
-    lanes = scope.lanes
-    if lanes is None or lanes.axis not in axes_of(e) or env.vector_position(e):
-        return None
-    return find_period(e, lanes.axis) if coefficient(e, lanes.axis) is None else None
-
-
-def lane_index(env: Environment, e: Index, scope: Scope) -> Value | None:
-    """Emit a periodic index in all lanes; None if it is not periodic."""
-    period = lane_period(env, e, scope)
-    if period is None or scope.lanes is None:
-        return None
-    return index_lanes(env.b, period, scope.lanes, env.index(period.first, scope))
-
-
 def index_lanes(b: ir.IRBuilder, period: PeriodicIndex, lanes: Lanes, first: Value) -> Value:
     """Emit a periodic index in all lanes; `first` is its part without the axis."""
     count = lanes.count
@@ -82,14 +61,6 @@ def index_lanes(b: ir.IRBuilder, period: PeriodicIndex, lanes: Lanes, first: Val
     offsets = _table_row(b, period.table(period.period + count - 1), phase, count)
     offsets64 = b.sext(offsets, ir.VectorType(I64, count))
     return b.add(splat(b, base, count), offsets64)
-
-
-def lane_test(env: Environment, gap: Index, scope: Scope) -> Value | None:
-    """Emit the lanes in which a gap is >= 0; None if not periodic."""
-    truths = periodic_truths(lane_period(env, gap, scope))
-    if truths is None or scope.lanes is None:
-        return None
-    return periodic_mask(env.b, truths, scope.lanes)
 
 
 def periodic_truths(gap: PeriodicIndex | None) -> list[bool] | None:
@@ -100,48 +71,6 @@ def periodic_truths(gap: PeriodicIndex | None) -> list[bool] | None:
     if gap is None or gap.step or not isinstance(gap.first, int):
         return None
     return [x + gap.first >= 0 for x in gap.offsets]
-
-
-def lane_limits(env: Environment, e: Index, n: Index, scope: Scope) -> Value | None:
-    """Emit in which lanes a periodic index is in 0 .. n-1.
-
-    None if the index is not purely periodic.
-    """
-    inside = inside_positions(env, e, n, scope)
-    if inside is None or scope.lanes is None:
-        return None
-    return periodic_mask(env.b, inside, scope.lanes)
-
-
-def inside_positions(env: Environment, e: Index, n: Index, scope: Scope) -> list[bool] | None:
-    """Return for each position in the period whether an index is in 0 .. n-1, or None."""
-    period = lane_period(env, e, scope)
-    if period is None or period.step or not isinstance(period.first, int) or not isinstance(n, int):
-        return None
-    return [0 <= x + period.first < n for x in period.offsets]
-
-
-def read_permuted(
-    env: Environment, access: Access, scope: Scope, m: LLVMMachine, dtype: DType
-) -> Value | None:
-    """Read the elements of an access in all lanes by permutations, zero out of bounds.
-
-    None if the access does not allow it.
-    """
-    loose = env.groups[access][len(env.nest.order)]  # the part that differs between lanes
-    period = lane_period(env, loose, scope)
-    if scope.lanes is None or period is None:
-        return None
-    tests: list[Sequence[bool]] = []
-    for e, n in (x for x in access.limits if x not in env.proven_limits):
-        inside = inside_positions(env, e, n, scope)
-        if inside is None:
-            return None
-        tests.append(inside)
-    first, above = env.index(period.first, scope), scope.offset(access)
-    first = first if above is None else env.b.add(above, first)
-    array = access.buffer, env.frame.buffers[access.buffer], dtype
-    return read_periodic(m, array, period, tests, scope.lanes, first)
 
 
 def read_periodic(

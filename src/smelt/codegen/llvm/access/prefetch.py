@@ -13,13 +13,11 @@ from fractions import Fraction
 from itertools import pairwise
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, prefetch
-from smelt.codegen.llvm.instructions.indexing import depth_terms, number
+from smelt.codegen.llvm.instructions.indexing import depth_terms
 from smelt.codegen.llvm.loopir.items import Access, Load, Operation, accesses_of, enclosing_regions
 from smelt.codegen.llvm.nests.environment import Environment, RowShare
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.ops.scalar import SCALARS
-from smelt.types.dtype import DType
 from smelt.types.expr import Atom, Index, add, atoms, axis, coefficient, floordiv, mul, product
 
 Value = ir.Value
@@ -31,23 +29,6 @@ MIN_PREFETCH_SHARE = 0.4
 """Minimum spare time of a nest that prefetches, relative to the nest that has most."""
 LINE_STORED = 4.0
 """Cycles for which storing a cache line keeps memory busy."""
-
-
-def prefetch_ahead(
-    env: Environment, access: Access, address: Value, dtype: DType, lanes: int
-) -> None:
-    """Prefetch what a load will read in the next block or row, into L2.
-
-    `lanes` is the vector width of the load.
-    """
-    if not env.prefetch_enabled:  # many streams at once: the hardware prefetcher does better alone
-        return
-    step = next_block(env.s, env.nest, access) or _next_run(env, access)
-    if step is None:
-        return
-    first = element_address(env.b, address, env.frame.index(step), dtype)
-    for k in range(0, lanes * dtype.itemsize, CACHE_LINE):
-        prefetch(env.b, env.b.gep(first, [number(k)], source_etype=ir.IntType(8)))
 
 
 PREFETCH_BYTES = 4096
@@ -73,20 +54,6 @@ def is_run(s: Schedule, nest: Nest, access: Access, *, masked: bool) -> bool:
 
 PREFETCH_ROWS = 4
 """Rows between what is read and what is prefetched, if a task reads a piece of each row."""
-
-
-def _next_run(env: Environment, access: Access) -> Index | None:
-    """Return the elements from a piece of a row to that of a later row.
-
-    Rows are further apart than the hardware prefetcher follows.
-    """
-    order = env.nest.order
-    if len(order) < 2 or order[-1] not in env.s.block or env.nest.vector != order[-1]:
-        return None
-    step = coefficient(access.offset, order[-2])
-    if step is None or step == 0 or any(a.kind == "axis" for a in atoms(step)):
-        return None
-    return mul(step, PREFETCH_ROWS)
 
 
 def next_block(s: Schedule, nest: Nest, access: Access) -> Index | None:

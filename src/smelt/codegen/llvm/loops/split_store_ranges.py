@@ -1,20 +1,13 @@
-"""Emit stores to a range of an axis without testing every element.
-
-Either a nest walks only the range, or overlapping vectors cover it.
-"""
+"""Emit nests that store a range of an axis, which walk only the range."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, store_vector
-from smelt.codegen.llvm.instructions.indexing import I64, iota, number, splat
-from smelt.codegen.llvm.loopir.items import Item, StoreItem
-from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range, stored_range
-from smelt.codegen.llvm.nests.environment import Environment, RangeStoreTarget, Scope
-from smelt.graph.walk import reachable
+from smelt.codegen.llvm.instructions.indexing import I64, number
+from smelt.codegen.llvm.loopir.store_ranges import InPlaceUpdate, Range
+from smelt.codegen.llvm.nests.environment import Environment
 
 
 def run_in_range(env: Environment, within: Range, run: Callable[[], None]) -> None:
@@ -70,80 +63,7 @@ def _run_in_ranges(
         run()
 
 
-def store_in_range(env: Environment, s: StoreItem, scope: Scope) -> bool:
-    """Store those lanes of a vector that are inside a store's range.
-
-    Only the few vectors that overlap the range do anything.  Returns whether the store has such a
-    range.
-    """
-    for aim in env.range_targets:
-        if any(s is x for x in aim.stores):
-            if s is aim.stores[0]:
-                _store_to(env, aim, env.get(s.value, scope, True), scope)
-            return True
-    b, lanes, within = env.b, scope.lanes, stored_range(s)
-    if lanes is None or within is None or within.axis != lanes.axis:
-        return False
-    first, stop = range_ends(env, within)
-    overlaps = b.icmp_signed("<", first, b.add(lanes.base, number(lanes.count)))
-    if stop is not None:
-        overlaps = b.and_(overlaps, b.icmp_signed("<", lanes.base, stop))
-    with b.if_then(overlaps):
-        lane_numbers = iota(lanes.count)
-        mask = b.icmp_signed(">=", lane_numbers, splat(b, b.sub(first, lanes.base), lanes.count))
-        if stop is not None:
-            stop_lane = splat(b, b.sub(stop, lanes.base), lanes.count)
-            mask = b.and_(mask, b.icmp_signed("<", lane_numbers, stop_lane))
-        inner = Scope(scope, lanes=lanes)  # values computed here are not available elsewhere
-        env.put(s, env.get(s.value, inner, True), mask, inner)
-    return True
-
-
-def single_range_items(env: Environment, scope: Scope) -> frozenset[Item]:
-    """Return the items that only one range store needs: computed if a vector overlaps it."""
-    lanes, nest = scope.lanes, env.nest
-    ranged = [
-        s
-        for s in nest.stores
-        if s.where is not None
-        and lanes is not None
-        and (r := stored_range(s)) is not None
-        and r.axis == lanes.axis
-    ]
-    if not ranged:
-        return frozenset()
-    users = Counter(i for s in nest.stores for i in _dependencies(env, [s.value]))
-    needed_otherwise = _dependencies(
-        env,
-        [
-            *nest.saves,
-            *nest.scalars,
-            *(a for f in nest.reductions for a in f.args),
-            *(setting.value for setting in nest.state_updates),
-            *(s.where for s in nest.stores if s.where is not None and s not in ranged),
-        ],
-    )
-    single_use = [i for s in ranged for i in _dependencies(env, [s.value]) if users[i] == 1]
-    return frozenset(single_use).difference(needed_otherwise)
-
-
-def _dependencies(env: Environment, roots: Iterable[Item]) -> set[Item]:
-    """Return what values depend on within the current nest."""
-
-    def live(items: Iterable[Item]) -> Iterable[Item]:
-        return (i for i in items if i in env.live_items)
-
-    return {*reachable(live(roots), lambda item: live(item.args))}
-
-
 def range_ends(env: Environment, within: Range) -> tuple[ir.Value, ir.Value | None]:
     """Return where a range begins and where it stops (None: the axis' end)."""
     first = env.frame.index(within.first) if within.first != 0 else number(0)
     return first, None if within.stop is None else env.frame.index(within.stop)
-
-
-def _store_to(env: Environment, aim: RangeStoreTarget, value: ir.Value, scope: Scope) -> None:
-    """Store a vector whose columns are all inside a range."""
-    assert scope.lanes is not None
-    address = element_address(env.b, aim.line, scope.lanes.base, aim.dtype)
-    store_vector(env.machine(scope, True), address, value, aim.dtype, scope.lanes.mask)

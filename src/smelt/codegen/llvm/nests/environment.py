@@ -26,11 +26,8 @@ from smelt.codegen.llvm.instructions.dot_product import DotInstruction
 from smelt.codegen.llvm.instructions.indexing import (
     IndexEmitter,
     depth_terms,
-    lane_invariant,
-    multiple_of,
     opaque,
 )
-from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.reductions import Accumulator, make_accumulator
 from smelt.codegen.llvm.instructions.registers import memory_type
 from smelt.codegen.llvm.loopir import items as ssa
@@ -41,8 +38,6 @@ from smelt.codegen.llvm.loopir.items import (
     StoreItem,
     StreamState,
     Visit,
-    accesses_of,
-    cut_axes,
     enclosing_regions,
     unvarying_axes,
 )
@@ -51,7 +46,7 @@ from smelt.codegen.llvm.nests.nest import Limit, Nest, RowGroupRanges, Schedule
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
-from smelt.types.expr import Atom, Index, add, atoms, coefficient, floordiv, mul, product, sub
+from smelt.types.expr import Atom, Index, add, floordiv, mul, product, sub
 
 Value = ir.Value
 AxisRanges = Mapping[str, tuple[Value, Value]]
@@ -69,18 +64,6 @@ class RowShare:
     access: Access
     begin: Fraction
     share: Fraction
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RangeStoreTarget:
-    """The destination of range stores whose columns are known to be inside one range."""
-
-    stores: Sequence[StoreItem]
-    line: Value
-    """The address of column 0 of the current row."""
-    apart: Value
-    """Elements between rows."""
-    dtype: DType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,14 +167,9 @@ class Settings(TypedDict, total=False):
     storage: Storage
     late_store: LateStore
     starts: Mapping[tuple[Region | None, str], Value]
-    accesses: Sequence[Access]
-    items: Sequence[Item]
     known_conditions: dict[Item, bool]
-    prefetch_enabled: bool
     products: VectorPacker
     proven_limits: frozenset[Limit]
-    range_targets: Sequence[RangeStoreTarget]
-    saves: Sequence[Item]
     steps: Mapping[Visit, tuple[Value, Value]]
 
 
@@ -201,16 +179,6 @@ class Environment(ABC):
     def __init__(self, frame: Frame, ranges: AxisRanges, top: Scope, storage: Storage) -> None:
         self.frame, self.b, self.s = frame, frame.b, frame.s
         self.ranges, self.top, self.storage = ranges, top, storage
-        self.nest: Nest = self.s.nests[0]
-        """The nest that is being emitted."""
-        self.items: Sequence[Item] = []
-        """What it computes, but for what no version of its code needs."""
-        self.live_items: frozenset[Item] = frozenset()
-        self.accesses: Sequence[Access] = []
-        self.groups: Mapping[Access, Sequence[Index]] = {}
-        """The terms of each access' offset, by the loops that must be open."""
-        self.saves: Sequence[Item] = []
-        self.prefetch_enabled = True
         self.proven_limits: frozenset[Limit] = frozenset()
         """Bounds checks that are proven for the code that is being emitted."""
         self.known_conditions: dict[Item, bool] = {}
@@ -221,8 +189,6 @@ class Environment(ABC):
         self.steps: Mapping[Visit, tuple[Value, Value]] = {}
         """Start of the current block of a visit, and of its first block."""
         self.row_groups: Sequence[RowGroupRanges] = ()
-        self.range_targets: Sequence[RangeStoreTarget] = ()
-        """Destinations of range stores in the tile that is being emitted."""
         self.direct = DirectStores({}, frozenset(), frozenset(), ir.IntType(1)(1))
         self.products: VectorPacker | None = None
         """The product that is being emitted, or the last one."""
@@ -261,10 +227,6 @@ class Environment(ABC):
         block = self.s.block.get(name, self.s.phase.cut.get(name, ("", 0))[1])
         return gcd(step, block) if isinstance(block, int) else 1
 
-    def find_accesses(self, items: Sequence[Item]) -> list[Access]:
-        """Return the accesses of items and of the current nest's stores."""
-        return [*accesses_of(items), *(s.access for s in self.nest.stores)]
-
     def origin(self, access: Access, order: Sequence[str], scope: Scope) -> Value:
         """Return an access' offset, without terms that vary along the axes of a nest."""
 
@@ -274,54 +236,6 @@ class Environment(ABC):
             return int(atom.kind == "axis" and atom.name in order)
 
         return self.index(depth_terms(access.offset, varies, 2)[0], scope)
-
-    def _depth_of(self, atom: Atom) -> int:
-        """Return how many loops must be open before a variable is available."""
-        order = self.nest.order
-        if atom.kind == "axis":
-            return order.index(atom.name) + 1 if atom.name in order else 0
-        if atom.kind == "value":
-            return self.depth(self.s.phase.positions[atom.name])
-        return 0
-
-    def depth(self, item: Item) -> int:
-        """Return how many loops must be open before an item is available."""
-        order = self.nest.order
-        return max((order.index(a) + 1 for a in item.axes if a in order), default=0)
-
-    def vector_position(self, e: Index) -> bool:
-        """Return whether `e` reads a computed position that differs between lanes."""
-        v = self.nest.vector
-        names = [a.name for a in atoms(e) if a.kind == "value"]
-        return any(v in self.s.phase.positions[n].axes for n in names)
-
-    def step(self, access: Access, axis: str, lanes: int = 0) -> Index | None:
-        """Return the elements between neighbouring lanes, or None if that is not one number.
-
-        Of vectors of the nest, or of `lanes` if these are more.
-        """
-        if self.vector_position(access.offset):
-            return None
-        stride = coefficient(access.offset, axis)
-        region = self.s.phase.segments[self.nest.time]
-        partial_axes = {*self.s.phase.cut, *cut_axes(region), *self.s.phase.window_positions}
-        wide = max(self.s.lanes * self.nest.unroll, lanes)
-        if (
-            stride is None
-            and axis not in partial_axes
-            and multiple_of(self.s.block.get(axis, 0)) % wide == 0
-        ):
-            return coefficient(lane_invariant(access.offset, axis, wide), axis)
-        return stride
-
-    def machine(self, scope: Scope, vector: bool) -> LLVMMachine:
-        """Return the machine for scalar or vector registers in a scope."""
-        lanes = scope.lanes.count if vector and scope.lanes is not None else None
-        return LLVMMachine(self.b, lanes, self.frame.target)
-
-    def is_vector(self, item: Item, scope: Scope) -> bool:
-        """Return whether the item differs between lanes."""
-        return scope.lanes is not None and (scope.lanes.axis in item.axes)
 
     def start(self, owner: Item | StreamState, axis: str) -> Value:
         """Return the first position along an axis which a scratch array has."""
@@ -344,35 +258,8 @@ class Environment(ABC):
         """Emit one nest, inside the loops of `scope`."""
 
     @abstractmethod
-    def open(self, nest: Nest, scope: Scope | None = None) -> Scope:
-        """Make a nest the current one, and emit what is invariant in its loops."""
-
-    @abstractmethod
-    def enter(self, scope: Scope, depth: int) -> None:
-        """Emit what is invariant when `depth` loops are open."""
-
-    @abstractmethod
-    def body(self, scope: Scope) -> None:
-        """Emit the innermost body: values, saves, stores, and updates of states."""
-
-    @abstractmethod
-    def index(self, e: Index, scope: Scope, *, lanes: bool = False) -> Value:
-        """Emit an index expression; with `lanes`, as a vector along the vector axis."""
-
-    @abstractmethod
-    def get(self, item: Item, scope: Scope, vector: bool) -> Value:
-        """Return the register of an item: available, in scratch, or computed here.
-
-        Broadcast if `vector`.
-        """
-
-    @abstractmethod
-    def reload(self, item: Item, scope: Scope) -> Value:
-        """Return the register of a kept item, from scratch."""
-
-    @abstractmethod
-    def put(self, s: StoreItem, value: Value, where: Value | None, scope: Scope) -> None:
-        """Store a value, or its lanes, where a condition holds."""
+    def index(self, e: Index, scope: Scope) -> Value:
+        """Emit an index expression."""
 
 
 # ---- the layout of scratch memory ----------------------------------------------------------------

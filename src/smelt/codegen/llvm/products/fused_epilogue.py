@@ -12,18 +12,19 @@ ranges, or none, sums go to the stack, and a loop over its vectors selects the r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.access.memory import element_address, load_vector, store_vector
+from smelt.codegen.llvm.access.memory import element_address, load_vector
 from smelt.codegen.llvm.access.prefetch import CACHE_LINE
 from smelt.codegen.llvm.instructions.indexing import first_lanes, lanes_before_end, number, opaque
 from smelt.codegen.llvm.loopir.items import Access, Item, StoreItem, accesses_of
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
 from smelt.codegen.llvm.loops.split_store_ranges import range_ends
-from smelt.codegen.llvm.nests.environment import Environment, Lanes, RangeStoreTarget, Scope
+from smelt.codegen.llvm.nest_loops import NestBody, Row
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import OUTPUT_STAGE_PART, SUMS_PART, Tile
 from smelt.codegen.llvm.products.fused_gemm_packing import FusedGemmPacker
@@ -32,10 +33,20 @@ from smelt.codegen.llvm.products.move_elements import copy_elements
 from smelt.codegen.llvm.products.prefetch import PrefetchStream
 from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import coefficient
+from smelt.types.dtype import DType
+from smelt.types.expr import axis, coefficient
 
 Value = ir.Value
 Ranges = list[tuple[StoreItem, Range]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RangeTarget:
+    """The output of a value: the address of column 0 of row 0, and elements between rows."""
+
+    first: Value
+    row_stride: Value
+    dtype: DType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,20 +55,21 @@ class SelectedOutputs:
 
     inside: Value
     """Whether they are inside one range of each value, and overlap no other (i1)."""
-    aims: list[RangeStoreTarget]
-    """For each value its selected range, from row 0 on."""
+    targets: list[RangeTarget]
 
 
 class OutputRanges:
-    """The range stores of the open nest along a product's columns.
+    """The range stores of a nest along a product's columns.
 
     `row_strides` is the row stride of each output.
     """
 
-    def __init__(self, env: Environment, axis: str, apart: Mapping[Access, Value]) -> None:
-        self.env, self.axis, self.row_strides = env, axis, apart
+    def __init__(
+        self, env: Environment, nest: Nest, axis: str, row_strides: Mapping[Access, Value]
+    ) -> None:
+        self.env, self.nest, self.axis, self.row_strides = env, nest, axis, row_strides
         by_value: dict[tuple[Item, str], Ranges] = {}
-        for s in env.nest.stores:
+        for s in nest.stores:
             within = None if s.where is None else stored_range(s)
             if within is not None and within.axis == axis and self._rows_are_contiguous(s):
                 dtype = env.frame.dtypes[s.access.buffer]
@@ -77,10 +89,12 @@ class OutputRanges:
             and coefficient(access.offset, self.axis) == 1
         )
 
-    @property
-    def accesses(self) -> set[Access]:
-        """Return accesses which need no address of their own in a tile inside one range."""
-        return {s.access for group in self.groups for s, _ in group}
+    def body(self, lanes: int, sums: Sequence[Item]) -> NestBody:
+        """Return the nest for columns inside one range of each value."""
+        stores = [group[0][0] for group in self.groups]
+        ranged = {id(s) for group in self.groups for s, _ in group}
+        others = [s for s in self.nest.stores if id(s) not in ranged]
+        return targeted_body(self.env, self.nest, lanes, sums, (others, stores))
 
     def inside(self, low: Value, high: Value) -> Value:
         """Return whether columns are inside one range of each value and overlap no other (i1)."""
@@ -105,40 +119,45 @@ class OutputRanges:
         before = b.icmp_signed("<=", high, first)
         return before if stop is None else b.or_(before, b.icmp_signed("<=", stop, low))
 
-    def select_outputs(self, low: Value, high: Value, top: Scope) -> SelectedOutputs:
-        """Return the output ranges of columns; `top` is the scope before all rows."""
-        aims = [self._select_range(group, low, high, top) for group in self.groups]
-        return SelectedOutputs(self.inside(low, high), aims)
+    def select_outputs(self, low: Value, high: Value) -> SelectedOutputs:
+        """Return the output ranges of columns."""
+        targets = [self._select_range(group, low, high) for group in self.groups]
+        return SelectedOutputs(self.inside(low, high), targets)
 
-    def _select_range(self, group: Ranges, low: Value, high: Value, top: Scope) -> RangeStoreTarget:
-        b, outputs = self.env.b, list[tuple[Value, Value]]()
-        dtype = self.env.frame.dtypes[group[0][0].access.buffer]
+    def _select_range(self, group: Ranges, low: Value, high: Value) -> RangeTarget:
+        env, b, outputs = self.env, self.env.b, list[tuple[Value, Value]]()
+        dtype = env.frame.dtypes[group[0][0].access.buffer]
         for store, _ in group:
-            first = self.env.address(store.access.buffer, top.offset(store.access))
+            origin = env.origin(store.access, self.nest.order, env.top)
+            first = env.address(store.access.buffer, origin)
             outputs.append((first, self.row_strides[store.access]))
         first, stride = outputs[0]
         for (_, within), (other_first, other_stride) in zip(group[1:], outputs[1:], strict=True):
             in_range = self._holds(within, low, high)
             first = b.select(in_range, other_first, first)
             stride = b.select(in_range, other_stride, stride)
-        return RangeStoreTarget([store for store, _ in group], first, stride, dtype)
+        return RangeTarget(first, stride, dtype)
 
-    def emit_in_range(
-        self, aimed: SelectedOutputs, row: Value, count: int, run: Callable[[int], None]
-    ) -> None:
-        """Emit `run(i)`, the epilogue of each of `count` rows, for columns inside one range."""
-        env, b = self.env, self.env.b
-        accesses = [a for a in env.accesses if a not in self.accesses]
-        firsts = [
-            element_address(b, aim.line, b.mul(row, aim.apart), aim.dtype) for aim in aimed.aims
-        ]
-        for i in range(count):
-            targets = [
-                replace(aim, line=element_address(b, x, b.mul(number(i), aim.apart), aim.dtype))
-                for aim, x in zip(aimed.aims, firsts, strict=True)
-            ]
-            with env.within(accesses=accesses, range_targets=targets):
-                run(i)
+
+def targeted_body(
+    env: Environment,
+    nest: Nest,
+    lanes: int,
+    sums: Sequence[Item],
+    stores: tuple[Sequence[StoreItem], Sequence[StoreItem]],
+    *,
+    stores_whole: bool = False,
+) -> NestBody:
+    """Return a nest, some of whose stores go to rows at other addresses."""
+    plain, aimed = stores
+    columns = axis(nest.order[-1], env.s.phase.axes[nest.order[-1]])
+    names = [f"target{k}" for k in range(len(aimed))]
+    pairs = zip(aimed, names, strict=True)
+    others = [replace(s, access=Access(name, columns), where=None) for s, name in pairs]
+    dtypes = (env.frame.dtypes[s.access.buffer] for s in aimed)
+    targets = dict(zip(names, dtypes, strict=True))
+    nest = replace(nest, stores=(*plain, *others))
+    return NestBody(env, nest, lanes, sums, targets, stores_whole=stores_whole)
 
 
 Columns: TypeAlias = Callable[[Value, int, Value | None], None]
@@ -159,7 +178,6 @@ class FusedEpilogue(FusedGemmPacker):
         super().__init__(env, nest, c)
         self.staged = False
         """Whether outputs are staged in scratch."""
-        self.top = env.top
         self.row_strides: dict[Access, Value] = {}
         """Row strides of what the epilogue reads and writes."""
         self.extra_loads: list[Access] = []
@@ -168,14 +186,19 @@ class FusedEpilogue(FusedGemmPacker):
         """Output ranges of a tile's columns, where several tiles share the selection."""
 
     def _open_epilogue(self) -> None:
-        """Open the nest, and compute row strides of what it reads and writes."""
+        """Lower the nest, and compute row strides of what it reads and writes."""
         env, c = self.env, self.c
-        self.top = env.open(self.nest, Scope(env.top))
-        steps = {a: coefficient(a.offset, c.m) for a in env.accesses if not a.positions}
-        self.row_strides = {a: env.index(s, self.top) for a, s in steps.items() if s is not None}
-        loads = dict.fromkeys(accesses_of(i for i in env.items if {c.m, c.n} <= i.axes))
+        accesses = [*accesses_of(self.nest.items), *(s.access for s in self.nest.stores)]
+        steps = {a: coefficient(a.offset, c.m) for a in accesses if not a.positions}
+        self.row_strides = {a: env.index(s, env.top) for a, s in steps.items() if s is not None}
+        loads = dict.fromkeys(accesses_of(i for i in self.nest.items if {c.m, c.n} <= i.axes))
         stores = dict.fromkeys(s.access for s in self.nest.stores if s.where is None)
-        self.output_ranges = OutputRanges(env, c.n, self.row_strides)
+        self.output_ranges = OutputRanges(env, self.nest, c.n, self.row_strides)
+        if not c.keeps_sums:
+            products = [c.item, *(item for item, _ in c.others)]
+            self.plain = self.body = NestBody(env, self.nest, c.tile.lanes, products)
+            if self.output_ranges.groups:
+                self.body = self.output_ranges.body(c.tile.lanes, products)
         self.selected_outputs = None
         self.extra_loads, self.results = (
             [a for a in accesses if a in self.row_strides and coefficient(a.offset, c.n) == 1]
@@ -184,17 +207,9 @@ class FusedEpilogue(FusedGemmPacker):
 
     # ---- rows and columns ------------------------------------------------------------------------
 
-    def _places(self, row: Value, count: int) -> list[Scope]:
-        b, env, c = self.b, self.env, self.c
-        places = [Scope(self.top, {c.m: b.add(row, number(i))}) for i in range(count)]
-        env.enter(places[0], 1)
-        for i, place in enumerate(places[1:], 1):
-            for access, step in self.row_strides.items():
-                if access in places[0].offsets:
-                    before = places[0].offsets[access]
-                    place.locate(access, b.add(before, b.mul(number(i), step)))
-            env.enter(place, 1)
-        return places
+    def _rows_of(self, row: Value, count: int) -> list[Row]:
+        """Print what the epilogue of each row computes once."""
+        return [self.body.row(self.b.add(row, number(i))) for i in range(count)]
 
     def _across(
         self, put: Columns, vectors: int, part: Part = "", first: Value | None = None
@@ -263,33 +278,39 @@ class FusedEpilogue(FusedGemmPacker):
     def _epilogue_tile(
         self,
         row: Value,
-        places: list[Scope],
+        rows: list[Row],
         column: Value,
         mask: Value | None,
         totals: list[Value],
     ) -> None:
         """Emit the epilogue of a tile from a row on, reading its sums from registers."""
-        b, env, lanes, vectors = self.b, self.env, self.c.tile.lanes, len(totals) // len(places)
+        b, lanes, vectors = self.b, self.c.tile.lanes, len(totals) // len(rows)
 
-        def row_epilogue(i: int) -> None:
-            for v, total in enumerate(totals[i * vectors : (i + 1) * vectors]):
-                at = b.add(column, number(v * lanes))
-                self._epilogue_vector(places[i], at, mask_of_last(mask, v, vectors), total)
+        def inside(selected: SelectedOutputs | None) -> None:
+            firsts = [
+                element_address(b, x.first, b.mul(row, x.row_stride), x.dtype)
+                for x in (selected.targets if selected else ())
+            ]
+            for i, place in enumerate(rows):
+                targets = [
+                    element_address(b, first, b.mul(number(i), x.row_stride), x.dtype)
+                    for first, x in zip(firsts, selected.targets if selected else (), strict=True)
+                ]
+                for v, total in enumerate(totals[i * vectors : (i + 1) * vectors]):
+                    at = b.add(column, number(v * lanes))
+                    mask_of_vector = mask_of_last(mask, v, vectors)
+                    self._epilogue_vector(self.body, place, at, mask_of_vector, total, targets)
 
-        if self.selected_outputs is not None:
-            self.output_ranges.emit_in_range(self.selected_outputs, row, len(places), row_epilogue)
-            return
-        if not self.output_ranges.groups or len(totals) == 1:
-            for i in range(len(places)):
-                row_epilogue(i)
+        if self.selected_outputs is not None or not self.output_ranges.groups:
+            inside(self.selected_outputs)
             return
         end = b.add(column, number(vectors * lanes))
-        end = end if mask is None else b.minimum(end, env.ranges[self.c.n][1])
-        aimed = self.output_ranges.select_outputs(column, end, self.top)
+        end = end if mask is None else b.minimum(end, self.env.ranges[self.c.n][1])
+        selected = self.output_ranges.select_outputs(column, end)
         b.either(
-            aimed.inside,
-            lambda: self.output_ranges.emit_in_range(aimed, row, len(places), row_epilogue),
-            lambda: self._epilogue_of_stack(row, len(places), (column, end), totals),
+            selected.inside,
+            lambda: inside(selected),
+            lambda: self._epilogue_of_stack(row, len(rows), (column, end), totals),
         )
 
     def _epilogue_of_stack(
@@ -320,29 +341,51 @@ class FusedEpilogue(FusedGemmPacker):
         def vector(row: Value, at: Value) -> None:
             total = total_at(row, at)
             mask = first_lanes(b, opaque(b, b.sub(high, at)), lanes)
-            self._epilogue_vector(self._places(row, 1)[0], at, mask, total)
+            self._epilogue_vector(self.plain, self.plain.row(row), at, mask, total)
 
         env.loop(*rows, 1, lambda row: env.loop(low, high, lanes, lambda at: vector(row, at)))
 
     def _epilogue_vector(
-        self, place: Scope, column: Value, mask: Value | None, total: Value
+        self,
+        body: NestBody,
+        row: Row,
+        column: Value,
+        mask: Value | None,
+        total: Value,
+        targets: Sequence[Value] = (),
     ) -> None:
-        env, b, c = self.env, self.b, self.c
-        inner = Scope(place, {c.n: column}, lanes=Lanes(c.n, column, c.tile.lanes, mask))
-        inner.define(c.item, total)
-        for item, _ in c.others:
-            address = self._sum_address(inner.axis(c.m), column, item)
-            inner.define(item, load_vector(self.m, address, item.dtype, None))
-        env.enter(inner, 2)
+        """Emit a vector of a row from its sums."""
+        sums: dict[Item, Value] = {self.c.item: total}
+        for item, _ in self.c.others:
+            address = self._sum_address(row.position, column, item)
+            sums[item] = load_vector(self.m, address, item.dtype, None)
+        body.put(row, column, mask, sums, targets or self._staged_row(row.position))
+
+    def _staged_row(self, row: Value) -> list[Value]:
+        """Return the addresses of column 0 of a row of staged results."""
+        b, env, c = self.b, self.env, self.c
         if not self.staged:
-            env.body(inner)
-            return
-        row = b.mul(b.sub(inner.axis(c.m), self.first_row), self.columns)
-        at = b.add(row, b.sub(column, env.ranges[c.n][0]))
-        for j, s in enumerate(self.nest.stores):
-            dtype = env.frame.dtypes[s.access.buffer]
-            to = element_address(b, env.storage.at[c.item, OUTPUT_STAGE_PART + j], at, dtype)
-            store_vector(self.m, to, env.get(s.value, inner, True), dtype, None)
+            return []
+        before = b.mul(b.sub(row, self.first_row), self.columns)
+        at = b.sub(before, env.ranges[c.n][0])
+        arrays = enumerate(env.frame.dtypes[s.access.buffer] for s in self.nest.stores)
+        return [
+            element_address(b, env.storage.at[c.item, OUTPUT_STAGE_PART + j], at, dtype)
+            for j, dtype in arrays
+        ]
+
+    def _stage(self, run: Callable[[], None]) -> None:
+        """Emit `run`, an epilogue of rows that follow one another, with results in scratch."""
+        before = self.plain, self.body
+        products = [self.c.item, *(item for item, _ in self.c.others)]
+        lanes, stores = self.c.tile.lanes, ([], self.nest.stores)
+        self.staged, self.plain = (
+            True,
+            targeted_body(self.env, self.nest, lanes, products, stores, stores_whole=True),
+        )
+        self.body = self.plain
+        run()
+        self.staged, (self.plain, self.body) = False, before
 
     def _copy_staged(self, low: Value, high: Value) -> None:
         """Copy rows of results from scratch to their destination.
@@ -352,10 +395,9 @@ class FusedEpilogue(FusedGemmPacker):
         """
         b, env, c = self.b, self.env, self.c
         count = b.mul(b.sub(high, low), self.columns)
-        place = Scope(self.top, {c.m: low})
-        env.enter(place, 1)
+        place = Scope(env.top, {c.m: low})
         for j, s in enumerate(self.nest.stores):
-            dtype, to = env.frame.dtypes[s.access.buffer], place.offset(s.access)
+            dtype, to = env.frame.dtypes[s.access.buffer], env.origin(s.access, (c.n,), place)
             to = env.address(s.access.buffer, to)
             staged, lanes = env.storage.at[c.item, OUTPUT_STAGE_PART + j], c.tile.lanes
             copy_elements(env, to, staged, count, lanes, dtype, dtype)
@@ -379,13 +421,14 @@ class FusedEpilogue(FusedGemmPacker):
 
     def _epilogue_row(self, row: Value, first: Value | None = None) -> None:
         """Emit the epilogue of a row from sums in scratch, from column `first` on."""
-        (place,), c, b = self._places(row, 1), self.c, self.b
+        place, c, b = self.plain.row(row), self.c, self.b
 
         def columns(at: Value, vectors: int, mask: Value | None) -> None:
             for v in range(vectors):
                 column = b.add(at, number(v * c.tile.lanes))
                 total = self._sum_vector(row, column)
-                self._epilogue_vector(place, column, mask_of_last(mask, v, vectors), total)
+                mask_of_vector = mask_of_last(mask, v, vectors)
+                self._epilogue_vector(self.plain, place, column, mask_of_vector, total)
 
         # After long sums the epilogue need not be unrolled.
         self._across(columns, 1 if c.wide else c.tile.vectors, first=first)
@@ -396,8 +439,8 @@ class FusedEpilogue(FusedGemmPacker):
         """Return the first element of a row for each access of the epilogue to prefetch."""
         fills = self.c.wide and not self.c.blocks_k  # L1, with a panel over all of k
         accesses = [*self.extra_loads, *(() if fills else self.results)]
-        place = self._places(row, 1)[0] if accesses else None
-        return {a: place.offset(a) for a in accesses} if place else {}
+        place = Scope(self.env.top, {self.c.m: row})
+        return {a: self.env.origin(a, (self.c.n,), place) for a in accesses}
 
     def _prefetch_streams(
         self, origins: Mapping[Access, Value], column: Value, count: int, vectors: int

@@ -147,8 +147,7 @@ class FusedGemm(FusedEpilogue):
                     with env.within(products=product):
                         product._row_block(*env.ranges[c.m])
 
-            with env.within(prefetch_enabled=False):
-                strip_mine_axis(env, c.m, c.rows_per_pass, row_block)
+            strip_mine_axis(env, c.m, c.rows_per_pass, row_block)
 
     def _k_blocks(self, products: list[Self]) -> None:
         """Emit blocks of k, in each of which products take turns, at the last one."""
@@ -167,8 +166,7 @@ class FusedGemm(FusedEpilogue):
                     product._enter_block((low, high), each, depth, ends)
                     product._block()
 
-        with env.within(prefetch_enabled=False):
-            env.loop(low, b.maximum(b.add(low, number(1)), high), each, block)
+        env.loop(low, b.maximum(b.add(low, number(1)), high), each, block)
 
     def _sharing(self) -> list[Self]:
         """Return the products which read the same packed left operand, in order."""
@@ -259,10 +257,8 @@ class FusedGemm(FusedEpilogue):
         aligned = b.icmp_signed("==", b.urem(self.columns, number(c.tile.lanes)), number(0))
 
         def staged() -> None:
-            self.staged = True
-            self._by_rows(low, high)
+            self._stage(lambda: self._by_rows(low, high))
             self._copy_staged(low, high)
-            self.staged = False
 
         b.either(aligned, lambda: self._by_rows(low, high), staged)
 
@@ -372,7 +368,7 @@ class FusedGemm(FusedEpilogue):
         ranges, self.selected_outputs = self.output_ranges, None
         if ranges.groups and not self.c.stores_sums:
             end = self._panel_end(column)
-            self.selected_outputs = ranges.select_outputs(column, end, self.top)
+            self.selected_outputs = ranges.select_outputs(column, end)
 
     def _panel_end(self, column: Value) -> Value:
         """Return the end of a panel, clamped to the task's columns."""
@@ -396,7 +392,7 @@ class FusedGemm(FusedEpilogue):
         has_extra_sums = c.form == "k_blocked"  # of whole tiles past the last row or column
         starts = self._starts(row, count, clamped=clamped)
         has_sums = c.stores_sums or c.blocks_k
-        places = [] if has_sums else self._places(row, count)
+        rows = [] if has_sums else self._rows_of(row, count)
         origins = self._origins(row) if count > 1 and not c.small_m else {}
         is_final = self.is_last_block
         if has_extra_sums:
@@ -416,7 +412,9 @@ class FusedGemm(FusedEpilogue):
                 reads = b.and_(reads, self.selected_outputs.inside)
 
             def read() -> None:
-                self._epilogue_tile(row, places or self._places(row, count), at, mask, totals)
+                if c.keeps_sums:
+                    return
+                self._epilogue_tile(row, rows or self._rows_of(row, count), at, mask, totals)
 
             b.either(reads, read, lambda: self._store_sums(sums, totals))
 

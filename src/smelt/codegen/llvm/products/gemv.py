@@ -38,14 +38,15 @@ from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.reductions import sum_each, sum_lanes
 from smelt.codegen.llvm.instructions.registers import lane_numbers
-from smelt.codegen.llvm.loopir.items import Load, accesses_of
+from smelt.codegen.llvm.loopir.items import Load
+from smelt.codegen.llvm.nest_loops import NestBody, Row
 from smelt.codegen.llvm.nests.contraction import Contraction
-from smelt.codegen.llvm.nests.environment import Environment, Lanes, Scope
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, SUMS_PART
 from smelt.codegen.llvm.products.microkernel import multiply_add, strip_mine
 from smelt.codegen.llvm.products.move_elements import clear_elements
-from smelt.codegen.llvm.products.pack_rows import row_scopes, vector_loop
+from smelt.codegen.llvm.products.pack_rows import vector_loop
 from smelt.codegen.llvm.scratch.workspace import sums_runs_apart
 from smelt.machine.blocks import AXPY_RUN
 from smelt.python.dataclass import dataclass
@@ -150,11 +151,7 @@ class Gemv:
 
     def run(self, fresh: Value | None) -> None:
         """Add the block's products to the sums in scratch; `fresh` marks a first block."""
-        self.top = self.env.open(self.right, self.scope)
-        with self.env.within(prefetch_enabled=False):
-            self._add_products(fresh)
-
-    def _add_products(self, fresh: Value | None) -> None:
+        self.body = self._body(self.vector_elements)
         if sums_runs_apart(self.c, self.env.s):
             self._summed_runs(ir.IntType(1)(0) if fresh is None else fresh)
         elif self.c.vector_axis == self.c.n:
@@ -198,15 +195,15 @@ class Gemv:
 
     # ---- operands ----------------------------------------------------------------------------
 
-    def _right_vector(self, row: Scope, at: Value, mask: Value | None) -> Value:
+    def _body(self, lanes: int) -> NestBody:
+        """Return what prints vectors of the right operand."""
+        return NestBody(self.env, self.right, lanes, scope=self.scope, align=self.alignment)
+
+    def _right_vector(self, row: Row, at: Value, mask: Value | None) -> Value:
         """Return a vector of a right row, ready to multiply; 0 outside the mask."""
-        c = self.c
-        lanes = Lanes(c.vector_axis, at, self.vector_elements, mask, self.alignment)
-        inner = Scope(row, {c.vector_axis: at}, lanes=lanes)
-        self.env.enter(inner, 2)
-        value = self.env.get(c.right, inner, True)
+        c, value = self.c, self.body.packed(row, at, mask)
         if c.group is not None:
-            m = LLVMMachine(self.b, self.vector_elements, self.env.frame.target)
+            m = LLVMMachine(self.b, self.body.lanes, self.env.frame.target)
             value = to_packed_bits(m, value, c.right, c.group)
         return value if mask is None else self.b.select(mask, value, ir.Constant(value.type, None))
 
@@ -285,7 +282,7 @@ class Gemv:
 
     def _axpy(self) -> None:
         """Emit the axpy form: many rows at a time, then a few."""
-        b, c, target, usual = self.b, self.c, self.env.frame.target, self.vector_elements
+        b, c, target, usual = self.b, self.c, self.env.frame.target, self.body
         is_cheap = len(self.right.items) <= LOOPS.cheap_items
         if c.m is not None or c.group is not None or not is_cheap:
             streams = LOOPS.rows if target.registers >= 32 else LOOPS.rows // 2
@@ -296,7 +293,7 @@ class Gemv:
         wide = min(max(1, LOOPS.row_bytes // target.vector_bytes), LOOPS.row_vectors)
 
         def rows(vectors: int, streams: int) -> None:
-            self.vector_elements = usual * vectors
+            self.body = usual if vectors == 1 else self._body(usual.lanes * vectors)
             self._axpy_rows(streams)
 
         b.either(is_long, lambda: rows(wide, LOOPS.rows), lambda: rows(1, LOOPS.dot_rows))
@@ -314,7 +311,7 @@ class Gemv:
         """Emit `count` rows from k on; with `clamped` there may be fewer."""
         b, unit_size = self.b, self.c.group_size
         last = b.sub(self.ranges[self.c.k][1], number(1)) if clamped else None
-        rows = row_scopes(self.env, self.top, self.c.k, k, count, last)
+        rows = self.body.rows(k, count=count, last=last)
         high = self.ranges[self.c.k][1]
         exists = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
         units = 0 if self.c.m is not None else count // unit_size
@@ -334,7 +331,7 @@ class Gemv:
             groups = (values[r : r + unit_size] for r in range(0, count, unit_size))
             self._add(k, at, [interleave_rows(b, group) for group in groups], only)
 
-        vector_loop(self.env, self.ranges[self.c.vector_axis], self.vector_elements, put)
+        vector_loop(self.env, self.ranges[self.c.vector_axis], self.body.lanes, put)
 
     # ---- lines along k -----------------------------------------------------------------------
 
@@ -394,13 +391,13 @@ class Gemv:
         follow.
         """
         b, c, m, lanes = self.b, self.c, self.machine, self.lanes
-        (row,) = row_scopes(self.env, self.top, c.n, n, 1, None)
         zero = m.const(c.item.dtype, 0)
         places = [self._stack_slot(zero) for _ in range(LOOPS.dot_rows)]
         low, high = self.ranges[c.k]
         middle = b.add(low, b.and_(b.sub(high, low), number(-LOOPS.dot_rows * lanes)))
 
-        usual, each = self.vector_elements, self._vectors_at_once()
+        usual, wide = self.body, self._widest_body()
+        row, each = wide.row(n), wide.lanes // lanes
 
         def put(at: Value, mask: Value | None, first: int = 0) -> None:
             for k, value in enumerate(self._vectors(self._right_vector(row, at, mask))):
@@ -416,27 +413,24 @@ class Gemv:
                 put(b.add(at, number(k * lanes)), None, k)
 
         self._set_prefetch_distance(c.k, LOOPS.row_prefetch_bytes)
-        self.vector_elements = each * lanes
+        self.body = wide
         self.env.loop(low, middle, LOOPS.dot_rows * lanes, unrolled)
-        self.vector_elements = usual
+        self.body, row = usual, usual.row(n)
         vector_loop(self.env, (middle, high), lanes, put)
         totals = [b.load(place, typ=zero.type) for place in places]
         while len(totals) > 1:
             totals = [m.add(x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
         self._add_scalar(self._sum_address(number(0), n), sum_lanes(self.machine, totals[0]))
 
-    def _vectors_at_once(self) -> int:
-        """Return how many vectors of a row are computed as one.
+    def _widest_body(self) -> NestBody:
+        """Return what prints as many vectors of a row as one.
 
         As many as read contiguous or equal elements, but single ones where lanes gather: wide ones
         would be concatenated and split again.
         """
-        loads = accesses_of(self.right.items)
-        for count in (LOOPS.dot_rows, LOOPS.dot_rows // 2):
-            steps = (self.env.step(a, self.c.k, count * self.lanes) for a in loads)
-            if all(step is not None for step in steps):
-                return count
-        return 1
+        counts = (LOOPS.dot_rows, LOOPS.dot_rows // 2)
+        wide = (self._body(count * self.lanes) for count in counts)
+        return next((x for x in wide if not x.gathers()), self.body)
 
     def _chunk(self, at: Value, size: Value, rows: int, groups: Value) -> None:
         """Emit one chunk of k, whose left rows stay in L1."""
@@ -461,14 +455,14 @@ class Gemv:
         for first, last, group_size in ((low, middle, count), (middle, high, 1)):
 
             def row_group(n: Value, group_size: int = group_size) -> None:
-                right_rows = row_scopes(self.env, self.top, self.c.n, n, group_size, None)
+                right_rows = self.body.rows(n, count=group_size)
                 self.env.loop(
                     number(0), self.rows, rows, lambda i: self._dot_group(i, rows, n, right_rows)
                 )
 
             self.env.loop(first, last, group_size, row_group)
 
-    def _dot_group(self, i: Value, rows: int, n: Value, right_rows: list[Scope]) -> None:
+    def _dot_group(self, i: Value, rows: int, n: Value, right_rows: list[Row]) -> None:
         """Emit the dot products of `rows` left rows and some right rows."""
         b, c, m = self.b, self.c, self.machine
         zero = m.const(c.item.dtype, 0)
@@ -486,14 +480,14 @@ class Gemv:
 
         def prefetching_put(at: Value) -> None:
             self._prefetch(right_rows, at, (c.n, c.k), b.icmp_signed("==", i, number(0)), step)
-            for v in range(0, step, self.vector_elements):
+            for v in range(0, step, self.body.lanes):
                 put(b.add(at, number(v)), None)
 
         low, high = self.ranges[c.vector_axis]
-        step = max(self.vector_elements, CACHE_LINE // min(self._sizes(), default=CACHE_LINE))
+        step = max(self.body.lanes, CACHE_LINE // min(self._sizes(), default=CACHE_LINE))
         middle = b.add(low, b.and_(b.sub(high, low), number(-step)))
         self.env.loop(low, middle, step, prefetching_put)
-        vector_loop(self.env, (middle, high), self.vector_elements, put)
+        vector_loop(self.env, (middle, high), self.body.lanes, put)
         totals = [b.load(place, typ=zero.type) for sums in places for place in sums]
         while len(totals) > 1 and len(totals) < self.lanes:
             totals.append(zero)
@@ -534,7 +528,7 @@ class Gemv:
 
     def _prefetch(
         self,
-        rows: list[Scope],
+        rows: list[Row],
         at: Value,
         axes: tuple[str, str],
         is_new: Value | None = None,
@@ -551,11 +545,14 @@ class Gemv:
                 continue
             access = item.access
             step = coefficient(access.offset, row_axis)
+            positions = (env.s.phase.positions[n] for n in access.positions)
             if step is None or any(a.kind == "axis" for a in atoms(step)):
+                continue
+            if not all(i.axes.isdisjoint(axes) for i in positions):
                 continue
             dtype = env.frame.dtypes[access.buffer]
             low, high = self.ranges[column_axis]
-            group_stride = b.mul(env.index(step, self.top), number(len(rows)))
+            group_stride = b.mul(env.index(step, self.scope), number(len(rows)))
             groups, excess = self.prefetch_distance[dtype.itemsize]
             inside = b.icmp_signed("<", b.add(at, excess), high)
             distance = b.select(
@@ -566,9 +563,12 @@ class Gemv:
                 distance = b.select(is_new, distance, number(0))
             distance = b.add(at, distance)
             for row in rows:
-                place = b.add(row.offset(access), distance)
+                first = env.origin(
+                    access, (column_axis,), Scope(self.scope, {row_axis: row.position})
+                )
+                place = b.add(first, distance)
                 line = max(CACHE_LINE // dtype.itemsize, 1)
-                for k in range(0, length or self.vector_elements, line):
+                for k in range(0, length or self.body.lanes, line):
                     address = env.address(access.buffer, b.add(place, number(k)))
                     prefetch(b, address, near=not self.prefetch_to_l2)
 

@@ -21,7 +21,8 @@ from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.transpose import transpose
-from smelt.codegen.llvm.nests.environment import Environment, Lanes, PackedArray, Scope
+from smelt.codegen.llvm.nest_loops import NestBody
+from smelt.codegen.llvm.nests.environment import Environment, PackedArray, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PART, TABLE_PART, Tile
 from smelt.codegen.llvm.products.depthwise_separable import fused_depthwise, pack_by_rows
@@ -44,7 +45,7 @@ from smelt.codegen.llvm.products.microkernel import (
     strip_mine_axis,
 )
 from smelt.codegen.llvm.products.move_elements import TransposedFilterPacker, pack_nchw, store_nchw
-from smelt.codegen.llvm.products.pack_rows import load_rows, row_scopes, vector_loop
+from smelt.codegen.llvm.products.pack_rows import vector_loop
 from smelt.codegen.llvm.products.packing import Packer, panel_offset
 from smelt.codegen.llvm.products.prefetch import (
     ALL_TILES,
@@ -321,16 +322,16 @@ class ImplicitGemmNhwc(Packer):
     def _pack_transposed(self, left: Nest, scope: Scope) -> None:
         """Pack pairs which are contiguous along the reduction, by tile transposes."""
         b, env, c, lanes = self.b, self.env, self.c, self.c.tile.lanes
-        top, m = env.open(left, scope), LLVMMachine(self.b, lanes, self.env.frame.target)
+        body, m = NestBody(env, left, lanes, scope=scope), LLVMMachine(b, lanes, env.frame.target)
         low, high = env.ranges[c.n]
 
         def columns(n: Value) -> None:
-            scopes = row_scopes(env, top, c.n, n, lanes, b.sub(high, number(1)))
+            rows = body.rows(n, count=lanes, last=b.sub(high, number(1)))
 
             def put(at: Value, mask: Value | None) -> None:
-                rows = load_rows(env, c.left, scopes, Lanes(c.depth, at, lanes, mask))
-                for t, column in enumerate(transpose(b, rows)[: c.block]):
-                    place = Scope(top, {c.n: n, c.depth: b.add(at, number(t))})
+                vectors = [body.packed(row, at, mask) for row in rows]
+                for t, column in enumerate(transpose(b, vectors)[: c.block]):
+                    place = Scope(scope, {c.n: n, c.depth: b.add(at, number(t))})
                     to = self.at(LEFT_PART, self.offset(left, place))
                     store_vector(m, to, column, c.unit, None)
 

@@ -42,7 +42,8 @@ from smelt.codegen.llvm.instructions.transpose import transpose
 from smelt.codegen.llvm.loopir.input_tile import WindowAxis
 from smelt.codegen.llvm.loopir.items import Access, KPair, fixed_loads
 from smelt.codegen.llvm.loopir.strided_input import StridedRows
-from smelt.codegen.llvm.nests.environment import Environment, Lanes, Scope
+from smelt.codegen.llvm.nest_loops import NestBody
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import (
     LEFT_PART,
@@ -57,7 +58,7 @@ from smelt.codegen.llvm.products.direct_store import (
     transposed_layout,
 )
 from smelt.codegen.llvm.products.microkernel import outline_function
-from smelt.codegen.llvm.products.pack_rows import load_rows, row_scopes, vector_loop
+from smelt.codegen.llvm.products.pack_rows import vector_loop
 from smelt.codegen.llvm.products.packing import Packer
 from smelt.codegen.llvm.schedule.conv_nhwc import NhwcConvPlan, contiguous_filters
 from smelt.codegen.llvm.schedule.conv_plan import LEFT_PITCH, ConvPlan
@@ -141,22 +142,20 @@ def pack_nchw(packer: Packer, c: NhwcConvPlan, nest: Nest) -> None:
     packer.count_from({a: env.ranges[a][0] for a in nest.order})
     piece = _Piece(packer, c, nest)
 
-    def loops(scope: Scope, done: int) -> None:
+    def loops(scope: Scope, axes: Sequence[str]) -> None:
         def inside(at: Value) -> None:
-            inner = Scope(scope, {outer[done]: at})
-            env.enter(inner, done + 1)
-            loops(inner, done + 1)
+            loops(Scope(scope, {axes[0]: at}), axes[1:])
 
         def channels(k: Value) -> None:
             span = env.ranges[last]
             vector_loop(env, span, lanes, lambda at, mask: piece.put(scope, k, at, mask))
 
-        if done < len(outer):
-            env.loop(*env.ranges[outer[done]], 1, inside)
+        if axes:
+            env.loop(*env.ranges[axes[0]], 1, inside)
         else:
             env.loop(*env.ranges[depth], c.few_channels or lanes, channels)
 
-    loops(env.open(nest, Scope(env.top)), 0)
+    loops(Scope(env.top), outer)
 
 
 class _Piece:
@@ -167,15 +166,15 @@ class _Piece:
         self.env, self.b, self.lanes = packer.env, packer.b, c.tile.lanes
         self.depth, self.last = nest.order[-2:]
         self.m = LLVMMachine(self.b, self.lanes, self.env.frame.target)
+        self.body = NestBody(self.env, nest, self.lanes)
 
     def put(self, scope: Scope, k: Value, at: Value, mask: Value | None) -> None:
         """Pack channels from k on of a vector of pixels."""
         env, packer, order, few = self.env, self.packer, self.nest.order, self.c.few_channels
         end = self.b.sub(env.ranges[self.depth][1], number(1))
-        count, depth = few or self.lanes, len(order) - 1
-        scopes = row_scopes(env, scope, self.depth, k, count, end, depth)
-        lanes = Lanes(self.last, at, self.lanes, mask)
-        rows = load_rows(env, self.c.right, scopes, lanes, depth + 1)
+        outer = (scope.axis(a) for a in order[:-2])
+        pixel_rows = self.body.rows(*outer, k, count=few or self.lanes, last=end)
+        rows = [self.body.packed(row, at, mask) for row in pixel_rows]
         if few:
             to = self.b.mul(self.b.sub(at, packer.starts[self.last]), number(few))
             for a in order[:-2]:

@@ -9,7 +9,7 @@ may be computed as it is read.  GEMV multiplies such rows in place
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
@@ -17,50 +17,15 @@ from smelt.codegen.llvm.instructions.dot_product import as_units, interleave_row
 from smelt.codegen.llvm.instructions.indexing import lanes_before_end, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.transpose import transpose
-from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.nest_loops import NestBody, Row
 from smelt.codegen.llvm.nests.contraction import Contraction
-from smelt.codegen.llvm.nests.environment import Environment, Lanes, Scope
+from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART
 from smelt.codegen.llvm.products.packing import panel_offset
 from smelt.types.dtype import i32
 
 Value = ir.Value
-
-
-def row_scopes(
-    env: Environment,
-    top: Scope,
-    axis: str,
-    at: Value,
-    count: int,
-    last: Value | None,
-    depth: int = 1,
-) -> list[Scope]:
-    """Return scopes of `count` consecutive rows; rows past `last`, if given, repeat the last.
-
-    In them `depth` loops are open.
-    """
-    b, scopes = env.b, list[Scope]()
-    for r in range(count):
-        row = b.add(at, number(r)) if r else at
-        if last is not None and r:
-            row = b.minimum(row, last)
-        scopes.append(Scope(top, {axis: row}))
-        env.enter(scopes[-1], depth)
-    return scopes
-
-
-def load_rows(
-    env: Environment, item: Item, scopes: Sequence[Scope], lanes: Lanes, depth: int = 2
-) -> list[Value]:
-    """Return a vector of an operand in each of some rows, inside `depth` loops."""
-    rows: list[Value] = []
-    for scope in scopes:
-        inner = Scope(scope, {lanes.axis: lanes.base}, lanes=lanes)
-        env.enter(inner, depth)
-        rows.append(env.get(item, inner, True))
-    return rows
 
 
 def vector_loop(
@@ -107,9 +72,9 @@ class VnniPacker:
     def __init__(self, env: Environment, c: Contraction, right: Nest, scope: Scope) -> None:
         assert c.group is not None
         self.env, self.b, self.c, self.group = env, env.b, c, c.group
-        self.top = env.open(right, scope)
         self.lanes = c.tile.lanes
         self.wide = self.lanes * self.group.count
+        self.body = NestBody(env, right, self.wide, scope=scope)
         self.machine = LLVMMachine(self.b, self.lanes, env.frame.target)
         self.base = env.storage.at[c.item, RIGHT_PART]
         self.k, self.n = env.ranges[c.k], env.ranges[c.n]
@@ -125,10 +90,12 @@ class VnniPacker:
         self.env.loop(low, middle, count, lambda k: self._rows(k, False))
         self.env.loop(middle, high, count, lambda k: self._rows(k, True))
 
-    def _bits(self, row_scope: Scope, axis: str, at: Value, mask: Value | None) -> Value:
+    def _bits(self, row: Row, at: Value, mask: Value | None) -> Value:
         """Return a vector of packed factors on a row; 0 outside the mask."""
-        m, lanes = LLVMMachine(self.b, self.wide, self.env.frame.target), self.wide
-        (x,) = load_rows(self.env, self.c.right, [row_scope], Lanes(axis, at, lanes, mask))
+        m, x = (
+            LLVMMachine(self.b, self.wide, self.env.frame.target),
+            self.body.packed(row, at, mask),
+        )
         bits = to_packed_bits(m, x, self.c.right, self.group)
         return bits if mask is None else self.b.select(mask, bits, ir.Constant(bits.type, None))
 
@@ -143,13 +110,13 @@ class VnniPacker:
         """Emit a group of rows along n; with `ends` there may be fewer."""
         b, count = self.b, self.group.count
         last = b.sub(self.k[1], number(1)) if ends else None
-        scopes = row_scopes(self.env, self.top, self.c.k, k, count, last)
+        right_rows = self.body.rows(k, count=count, last=last)
         exists = [b.icmp_signed("<", b.add(k, number(r)), self.k[1]) for r in range(count * ends)]
 
         def put(at: Value, mask: Value | None) -> None:
             rows: list[Value] = []
-            for r, row_scope in enumerate(scopes):
-                bits = self._bits(row_scope, self.c.n, at, mask)
+            for r, row in enumerate(right_rows):
+                bits = self._bits(row, at, mask)
                 zero = ir.Constant(bits.type, None)
                 rows.append(b.select(exists[r], bits, zero) if r and ends else bits)
             for j, units_at in enumerate(interleave_rows(b, rows)):
@@ -164,10 +131,10 @@ class VnniPacker:
         """Emit as many rows along k as a vector has units, transposed."""
         b = self.b
         last = b.sub(self.n[1], number(1))
-        scopes = row_scopes(self.env, self.top, self.c.n, n, self.lanes, last)
+        right_rows = self.body.rows(n, count=self.lanes, last=last)
 
         def put(at: Value, mask: Value | None) -> None:
-            rows = [as_units(b, self._bits(row_scope, self.c.k, at, mask)) for row_scope in scopes]
+            rows = [as_units(b, self._bits(row, at, mask)) for row in right_rows]
             for t, column in enumerate(transpose(b, rows)):
                 self._store(b.add(at, number(t * self.group.count)), n, column)
 

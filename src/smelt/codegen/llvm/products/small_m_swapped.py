@@ -35,7 +35,9 @@ from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.transpose import transpose
-from smelt.codegen.llvm.nests.environment import Environment, Lanes, Scope
+from smelt.codegen.llvm.loopir.items import Item
+from smelt.codegen.llvm.nest_loops import NestBody
+from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import RIGHT_PART, SUMS_PART
 from smelt.codegen.llvm.products.fused_gemm_packing import FusedGemmPacker
@@ -104,8 +106,7 @@ class SmallMSwappedGemm(FusedGemmPacker):
                     env.loop(at, end, c.tile.rows, partial(product._columns, at, end))
             self._epilogue_rows(at, end)
 
-        with env.within(prefetch_enabled=False):
-            env.loop(low, high, SMALL_M_SWAPPED.columns, column_block)
+        env.loop(low, high, SMALL_M_SWAPPED.columns, column_block)
 
     def _prepare(self) -> None:
         """Emit what precedes all columns."""
@@ -169,22 +170,19 @@ class SmallMSwappedGemm(FusedGemmPacker):
         return self.at(SUMS_PART, at)
 
     def _epilogue_rows(self, low: Value, high: Value) -> None:
-        b, c, env, lanes = self.b, self.c, self.env, self.c.tile.lanes
-        top = env.open(self.nest, Scope(env.top))
+        env, c, lanes, products = self.env, self.c, self.c.tile.lanes, (*self.others, self)
+        body = NestBody(env, self.nest, lanes, [product.c.item for product in products])
         first, last = env.ranges[c.n]
 
-        def epilogue_row(row: Value) -> None:
-            place = Scope(top, {c.n: row})
-            env.enter(place, 1)
+        def epilogue_row(position: Value) -> None:
+            row, nth = body.row(position), self.b.sub(position, first)
 
             def read(at: Value, mask: Value | None) -> None:
-                inner = Scope(place, {c.m: at}, lanes=Lanes(c.m, at, lanes, mask))
-                for product in (*self.others, self):
-                    address = product._sum_address(b.sub(row, first), at)
-                    item = product.c.item
-                    inner.define(item, load_vector(self.m, address, item.dtype, None))
-                env.enter(inner, 2)
-                env.body(inner)
+                sums: dict[Item, Value] = {}
+                for product in products:
+                    address, item = product._sum_address(nth, at), product.c.item
+                    sums[item] = load_vector(self.m, address, item.dtype, None)
+                body.put(row, at, mask, sums)
 
             vector_loop(env, (low, high), lanes, read)
 
