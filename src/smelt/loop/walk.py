@@ -62,10 +62,11 @@ def places(s: ir.Statement) -> tuple[ir.Place, ...]:
 
 def values(s: ir.Statement) -> tuple[ir.Value, ...]:
     """Return the values of a statement, without those of statements inside it."""
-    inner = tuple(v for p in places(s) for v in place_values(p))
     match s:
-        case ir.Let(value=value) | ir.Next(value=value) | ir.Store(value=value):
-            return (*inner, value)
+        case ir.Let(value=value) | ir.Next(value=value):
+            return (value,)
+        case ir.Store(place=place, value=value):
+            return (*place_values(place), value)
         case ir.Fold(value=value, position=position):
             return (value,) if position is None else (value, position)
         case ir.If(cond=cond):
@@ -73,7 +74,7 @@ def values(s: ir.Statement) -> tuple[ir.Value, ...]:
         case ir.For(carry=carry):
             return tuple(v for c in carry for v in (c.init, c.start) if v is not None)
         case _:
-            return inner
+            return tuple(v for p in places(s) for v in place_values(p))
 
 
 def indices(s: ir.Statement) -> tuple[Index, ...]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -46,9 +46,23 @@ else:
         return decorate if cls is None else decorate(cls)
 
 
-__all__ = ["build", "dataclass"]
+__all__ = ["build", "dataclass", "replace"]
 
 Class = Any
+T = TypeVar("T")
+
+
+def replace(instance: T, /, **changes: Any) -> T:
+    """Return a copy of a data class with other fields, as `dataclasses.replace` does."""
+    for name in _initial_fields(type(instance)):
+        if name not in changes:
+            changes[name] = getattr(instance, name)
+    return type(instance)(**changes)
+
+
+@cache
+def _initial_fields(cls: Class) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls) if f.init)
 
 
 def build(cls: Class, frozen: bool, slots: bool, eq: bool, shown: bool, kw_only: bool) -> Class:

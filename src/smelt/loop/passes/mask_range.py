@@ -22,8 +22,6 @@ Where the condition is false, iterations may only fold identities: they store no
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from smelt.errors import LoopPassError
 from smelt.loop import ir
 from smelt.loop.env import type_of, types_in
@@ -31,6 +29,7 @@ from smelt.loop.ir import Module
 from smelt.loop.passes.decide import conditions, decide, flip_of, gap_of
 from smelt.loop.passes.remainder import copy_loop
 from smelt.loop.walk import Body, Names, bound, replace_loop, statements
+from smelt.python.dataclass import replace
 from smelt.types import expr
 
 __all__ = ["Module", "conditions", "mask_range"]
