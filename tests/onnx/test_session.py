@@ -340,3 +340,31 @@ def test_weights_are_constants_wherever_they_lie(shift: int) -> None:
     assert program.line is not None
     ((trace,),) = program.traces.values()
     assert [p.packed for p in trace.executable.executable.prelude.parts] == [True]
+
+
+def test_a_number_that_decides_a_shape_keeps_its_sign() -> None:
+    nodes = [
+        node("Range", ["zero", "n", "one"], ["r"]),
+        node("Size", ["r"], ["count"]),
+        node("Reciprocal", ["n"], ["inverse"]),
+    ]
+    constants = {"zero": np.array(0, F), "one": np.array(1, F)}
+    outputs = [port("count"), port("inverse")]
+    session = smelt.onnx.load(model(nodes, [port("n", F, [])], outputs, constants))
+    for number, inverse in ((0.0, np.inf), (-0.0, -np.inf), (0.0, np.inf)):
+        assert session.run(None, {"n": np.array(number, F)}) == [0, inverse]
+
+
+@pytest.mark.parametrize("numbers", [[1.5], [1j], ["a"], [256], [-1], [[1], [2, 3]]], ids=repr)
+def test_lists_that_the_type_cannot_hold_are_refused(numbers: list[Any]) -> None:
+    data = model([node("Identity", ["x"], ["y"])], [port("x", np.uint8, ["n"])], [port("y")])
+    with pytest.raises(OnnxTypeError, match="x is a list"):
+        smelt.onnx.load(data).run(None, {"x": numbers})
+
+
+def test_names_that_differ_only_in_punctuation_are_saved_apart(tmp_path: Path) -> None:
+    inputs = [port("x.1", F, ["n.a", 2]), port("x_1", F, ["n_a", 2])]
+    data = model([node("Concat", ["x.1", "x_1"], ["y"], axis=0)], inputs, [port("y")])
+    smelt.onnx.load(data).save(tmp_path / "model.smelt")
+    f = sm.load(tmp_path / "model.smelt")
+    assert np.asarray(f(normal(2, 2), normal(3, 2))["y"]).shape == (5, 2)

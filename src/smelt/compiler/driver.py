@@ -188,19 +188,19 @@ def _compile(
         )
     identities = _identify_all(
         [
-            None if k is None else b if b and k is before else canonical_kernel(k)
-            for k, before, b in zip(kernels, lowered, canonical_forms, strict=True)
+            None if k is None else form if form and k is before else canonical_kernel(k)
+            for k, before, form in zip(kernels, lowered, canonical_forms, strict=True)
         ],
         kernels,
         target,
     )
     variants_by_key: dict[VariantKey, Variants] = {}
-    open_ends = row_counts((n.type.shape for n in graph.nodes()), sizes)
+    varying = row_counts((n.type.shape for n in graph.nodes()), sizes)
     uses: list[tuple[Cluster, KernelIdentity, Variants, Variant]] = [
         (
             cluster,
             identity,
-            variants := _variants_of(identity, target, cluster_hints, open_ends, variants_by_key),
+            variants := _variants_of(identity, target, cluster_hints, varying, variants_by_key),
             select_variant(variants, cluster_hints),
         )
         for cluster, identity, cluster_hints in zip(
@@ -423,28 +423,23 @@ def _identify_all(
     """
     merged_kernels: dict[CanonicalKernel, dict[CanonicalKernel, None]] = {}
     merged: dict[int, RenamedKernel] = {}
-    skeleton = {b[0]: erase_numbers(b[0].text) for b in canonical_forms if b is not None}
+    skeleton = {f[0]: erase_numbers(f[0].text) for f in canonical_forms if f is not None}
     skeleton_count = Counter(skeleton.values())
-    parametrized = {
-        at: f
-        for at, (k, b) in enumerate(zip(kernels, canonical_forms, strict=True))
-        if k is not None
-        and b is not None
-        and skeleton_count[skeleton[b[0]]] > 1
-        and (f := parametrize(k))[1]
-    }
-    for at, (kernel, numbers) in parametrized.items():
-        plain, names = canonical_kernel(kernel)
-        merged[at] = plain, {short: str(numbers.get(n, n)) for short, n in names.items()}
-        if (b := canonical_forms[at]) is not None:
-            merged_kernels.setdefault(plain, {})[b[0]] = None
+    for at, (kernel, form) in enumerate(zip(kernels, canonical_forms, strict=True)):
+        if kernel is None or form is None or skeleton_count[skeleton[form[0]]] < 2:
+            continue
+        general, numbers = parametrize(kernel)
+        if numbers:
+            plain, names = canonical_kernel(general)
+            merged[at] = plain, {short: str(numbers.get(n, n)) for short, n in names.items()}
+            merged_kernels.setdefault(plain, {})[form[0]] = None
+
+    def shared_form(at: int) -> RenamedKernel | None:
+        is_shared = at in merged and len(merged_kernels[merged[at][0]]) > 1
+        return merged[at] if is_shared else canonical_forms[at]
+
     return [
-        None
-        if k is None
-        else identify(
-            k, target, merged[at] if at in merged and len(merged_kernels[merged[at][0]]) > 1 else b
-        )
-        for at, (k, b) in enumerate(zip(kernels, canonical_forms, strict=True))
+        None if k is None else identify(k, target, shared_form(at)) for at, k in enumerate(kernels)
     ]
 
 
@@ -455,19 +450,19 @@ def _variants_of(
     named: KernelIdentity,
     target: Target,
     sizes: Mapping[str, int],
-    open_ends: set[str],
+    varying: set[str],
     variants_by_key: dict[VariantKey, Variants],
 ) -> Variants:
     """Return a kernel's code variants with their guards, for the sizes of the first call.
 
-    Sizes in `open_ends` (lengths that vary) are not specialised on. Kernels with the same canonical
-    form share the result, which is kept in `variants_by_key`.
+    Sizes in `varying` are not specialised on, unless a transpose needs them. Kernels with the same
+    canonical form share the result, which is kept in `variants_by_key`.
     """
     plain = named.plain
     at = {short: n for short, name in named.names.items() if (n := sizes.get(name)) is not None}
-    closed = {short for short in at if named.names[short] in open_ends}
-    closed -= transposed_sizes(plain.kernel, at) if closed else set()
-    at = {short: n for short, n in at.items() if short not in closed}
+    general = {short for short in at if named.names[short] in varying}
+    general -= transposed_sizes(plain.kernel, at) if general else set()
+    at = {short: n for short, n in at.items() if short not in general}
     key = plain, tuple(at.items())
     if key not in variants_by_key:
         variants_by_key[key] = generator_of(target).schedule(plain.kernel, target, at)
@@ -508,7 +503,7 @@ def _build_codes(
     journals = {key: Journal(full=journal.full) for key in keys}
     cached = {key: find(key, journals[key]) for key in journals}
     new = {key: variant for key, variant in zip(keys, uses, strict=True) if cached[key] is None}
-    requests = [(n.plain.kernel, f) for n, f in new.values()]
+    requests = [(named.plain.kernel, variant) for named, variant in new.values()]
     outputs = generator_of(target).compile(requests, target)
     built = dict(zip(new, outputs, strict=True))
     codes: dict[bytes, LoadedKernel] = {}
@@ -545,7 +540,7 @@ class BuiltKernel(NamedTuple):
     """A kernel's code variant for the first call, and all of its variants."""
 
     named: KernelIdentity
-    forms: Variants
+    variants: Variants
     code: LoadedKernel
 
 
@@ -721,7 +716,12 @@ def _use(
     places = (*reads, *(numbers[n] for n in cluster.outputs))
     values = {p.name: n for p, n in zip(params, places, strict=True)}
     return KernelUse(
-        named.kernel.name, named.stem, built.code.compiled.variant, built.forms, named.names, values
+        named.kernel.name,
+        named.stem,
+        built.code.compiled.variant,
+        built.variants,
+        named.names,
+        values,
     )
 
 

@@ -252,8 +252,8 @@ def _chunked_plan(
         return None
     large.sort(key=lambda n: -at_hints(n.type.nbytes, hints))
     try:
-        room = value_bytes, available
-        candidate = _plan_chunks(unchunked, large, target, hints, donated, room, widens=widens)
+        limits = value_bytes, available
+        candidate = _plan_chunks(unchunked, large, target, hints, donated, limits, widens=widens)
     except CannotChunk as refused:
         if isinstance(refused, NarrowSums):
             raise
@@ -274,33 +274,33 @@ def _plan_chunks(
     target: Machine,
     hints: Hints,
     donated: Donated,
-    room: tuple[int, int | None],
+    limits: tuple[int, int | None],
     *,
     widens: bool,
 ) -> Plan | None:
     """Return the plan that computes the `large` values in chunks.
 
-    `room` are the bytes of a large value, and the memory limit, with which the plan is taken
+    `limits` are the bytes of a large value, and the memory limit, with which the plan is taken
     whatever its time. None or CannotChunk as in `chunk_graph`, NarrowSums as in `_chunked_plan`.
 
     Chunks of tokens accumulate the gradient of a classifier's weights in a wider type, chunks of
     words that of the tokens. Where accumulators are a large part of the machine's memory, the axis
     is taken whose chunks keep least, in twice the time at most.
     """
-    available = room[1]
+    available = limits[1]
     fills = _fills_memory(total_kept_bytes(unchunked, hints), target)
 
     def composed(axes: Sequence[int] | None) -> tuple[Plan, ChunkedGraph] | None:
         graph, values = unchunked.graph, list(large)
         while True:
             split = split_graph(
-                graph, values, target, hints, room[0], axes, saves_memory=fills, widens=widens
+                graph, values, target, hints, limits[0], axes, saves_memory=fills, widens=widens
             )
             if split is None:
                 return None
             graph, cut, values = split
             try:
-                return _compose(unchunked, graph, cut, values, target, hints, donated, room), cut
+                return _compose(unchunked, graph, cut, values, target, hints, donated, limits), cut
             except NarrowSums as narrow:  # those of a part that runs before or after
                 if not widens:
                     raise
@@ -347,16 +347,16 @@ def _compose(
     target: Machine,
     hints: Hints,
     donated: Donated,
-    room: tuple[int, int | None],
+    limits: tuple[int, int | None],
 ) -> Plan:
-    """Return the plan of a split graph; `room`: bytes of a large value, and the limit.
+    """Return the plan of a split graph; `limits` as in `_plan_chunks`.
 
     Raises CannotChunk where the graph was changed, or some large `values` are outside of the
     chunks, and these keep as much as none.
     """
     results = dict(zip(unchunked.graph.outputs, graph.outputs, strict=True))
     donated_now = {n: to if to is None else results[to] for n, to in donated.items()}
-    plan = _Composer(graph, cut, target, hints, *room).plan(donated_now)
+    plan = _Composer(graph, cut, target, hints, *limits).plan(donated_now)
     changed = graph is not unchunked.graph or not {*values} <= {*cut.members}
     if changed and total_kept_bytes(plan, hints) >= total_kept_bytes(unchunked, hints):
         raise CannotChunk(
@@ -445,8 +445,8 @@ class _Composer:
         available: int | None,
     ) -> None:
         self.graph, self.parts, self.target, self.hints = graph, parts, target, hints
-        self.most, self.room = value_bytes, available
-        """Target for the bytes that a chunk keeps; `room` is the hard limit."""
+        self.value_bytes, self.available = value_bytes, available
+        """What a chunk should keep, and what the plan may keep, in bytes."""
         self.names = name_values(graph)
         self.places = {n: k for k, n in enumerate(graph.nodes())}
         self.clusters: list[Cluster] = []
@@ -531,8 +531,8 @@ class _Composer:
 
     def _limit_before(self, candidate: Plan) -> int | None:
         """Return the limit for the part before the chunks, None if it fits."""
-        fits = self.room is None or total_kept_bytes(candidate, self.hints) <= self.room
-        return None if fits else self.room
+        fits = self.available is None or total_kept_bytes(candidate, self.hints) <= self.available
+        return None if fits else self.available
 
     def _add_chunks(self) -> None:
         """Add the chunked cluster that keeps least, of those about as fast as the fastest."""
@@ -542,11 +542,11 @@ class _Composer:
             candidates += [
                 self._cluster(name, *body_only) for body_only in self._bodies(thrifty=True)
             ]
-        if self.room is not None:
-            fitting = [c for c in candidates if self._chunk_bytes(c) <= self.room]
+        if self.available is not None:
+            fitting = [c for c in candidates if self._chunk_bytes(c) <= self.available]
             candidates = fitting or [min(candidates, key=self._chunk_bytes)]
         burdens = {c: self._objective_ns(c) for c in candidates}
-        max_ns, step = MAX_SLOWDOWN * min(burdens.values()), max(self.most // SMALL_RATIO, 1)
+        max_ns, step = MAX_SLOWDOWN * min(burdens.values()), max(self.value_bytes // SMALL_RATIO, 1)
         fast_enough = [c for c in candidates if burdens[c] <= max_ns]
         cluster = min(fast_enough, key=lambda c: (self._chunk_bytes(c) // step, burdens[c]))
         if self.target.chunk_bytes is not None:
@@ -576,13 +576,13 @@ class _Composer:
         return min((cluster, *others), key=self._objective_ns)
 
     def _bodies(self, *, thrifty: bool) -> Iterator[tuple[Plan, int]]:
-        """Iterate over plans of the body, each with its rows per chunk.
+        """Iterate over plans of the body (see `plan_single.plan`), each with its rows per chunk.
 
         First the rows for which the kept values fit (estimated from the full plan, then from the
         body's plan). Then as many rows that a chunk keeps about as much as it accumulates into,
         since every chunk reads and writes that.
         """
-        parts, budget = self.parts, self.most * 3 // 4
+        parts, budget = self.parts, self.value_bytes * 3 // 4
         multiple, depth = multiples = self.target.tiling.chunk_multiples
         rows = first = chunk_rows(parts, self.hints, budget, multiple)
         half = round_up_rows(-(-at_hints(parts.extent, self.hints) // 2), multiples)

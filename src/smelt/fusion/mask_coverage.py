@@ -33,8 +33,8 @@ class MaskCoverage:
     def __init__(self, sizes: Mapping[str, int], cut: Mapping[str, int], hints: Hints) -> None:
         self.sizes, self.cut, self.hints = sizes, cut, hints
 
-    def between(self, start: Term | None, stop: Term | None, name: str) -> float:
-        """Return the mean share of an axis from `start` up to `stop`."""
+    def mean_share(self, start: Term | None, stop: Term | None, name: str) -> float:
+        """Return the mean share of axis `name` from `start` up to `stop`; None is its end."""
         if start is None and stop is None:
             return 1.0
         shares = (
@@ -43,10 +43,14 @@ class MaskCoverage:
         return sum(shares) / MASK_SAMPLES
 
     def _share_at(self, start: Term | None, stop: Term | None, name: str, fraction: float) -> float:
-        """Return the share that a block visits at a relative position of the other axes."""
+        """Return the share that a block visits at a relative position of the other axes.
+
+        Leaves of the terms are the first position of that block along an axis (`value` is False),
+        or the last one (True).
+        """
         extent = self.sizes[name]
 
-        def leaf_value(t: Term) -> Any:
+        def block_end(t: Term) -> Any:
             if t.kind != "extreme" or not isinstance(t.args[0].value, IndexValue):
                 raise _Unknown
             (a,) = t.args[0].axes
@@ -60,13 +64,13 @@ class MaskCoverage:
         factor = 1.0
         for t, default in ((start, 0), (stop, extent)):
             try:
-                end = default if t is None else int(evaluate(t, leaf_value))
+                end = default if t is None else int(evaluate(t, block_end))
             except _Unknown:
                 end, factor = default, DATA_DEPENDENT_SHARE
             ends.append(min(max(end, 0), extent))
         return factor * max(ends[1] - ends[0], 1) / max(extent, 1)
 
-    def seen(
+    def shares_read(
         self,
         terms: Terms,
         part: Collection[Term],
@@ -76,9 +80,10 @@ class MaskCoverage:
         axes: Iterable[str],
         fixed: frozenset[str],
     ) -> dict[str, float]:
-        """Return how much a block of axis `name` reads of other axes in one pass.
+        """Return the share of each of `axes` that a block of axis `name` reads in one pass.
 
-        As in `smelt.lower.mask_bounds`; axes that it reads in full are left out.
+        `part` has the terms of the pass. Axes that it reads in full are left out. The lowering does
+        the same with ranges instead of shares (`smelt.lower.mask_bounds`).
         """
         pass_states = [s for s in states if s.block in part]
         stored = frozenset[str]().union(*(t.axes for t in roots if t in part and name in t.axes))
@@ -88,7 +93,7 @@ class MaskCoverage:
                 None if axis in stored else _reductions_over(terms, part, pass_states, name, axis)
             )
             if reductions:
-                share = self.between(*bounds(terms, reductions, axis, fixed), axis)
+                share = self.mean_share(*bounds(terms, reductions, axis, fixed), axis)
                 if share < 1.0:
                     shares[axis] = share
         return shares
@@ -99,7 +104,7 @@ def _reductions_over(
 ) -> list[Term] | None:
     """Return a block's reductions over an axis, and its contributions to states.
 
-    None if its elements have other uses.
+    None if elements that the mask skips would count: in a scan, or as positions.
     """
     reductions: list[Term] = []
     for s in states:

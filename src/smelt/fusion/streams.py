@@ -433,12 +433,12 @@ class _Prediction:
         visited = self._visible(states)
         if visited.start is None and visited.stop is None and visited.position_is_used is not None:
             return DATA_DEPENDENT_SHARE
-        return self.shares.between(visited.start, visited.stop, self.name)
+        return self.shares.mean_share(visited.start, visited.stop, self.name)
 
     def _seen_shares(self, terms: list[Term]) -> dict[str, float]:
         """Return the shares of other axes that the blocks of one pass read."""
         others = [n for n in self.sizes if n not in self.grid and n != self.name]
-        return self.shares.seen(
+        return self.shares.shares_read(
             self.found.terms,
             dict.fromkeys(terms),
             self.cascade.states,

@@ -32,7 +32,7 @@ MAX_NESTING: Final = MAX_NESTED
 
 
 class Token(NamedTuple):
-    """Token: its kind (`name`, `number`, `mark` or `expect_end`), text and source offset."""
+    """Token: its kind (`name`, `number`, `mark` or `end`), text and source offset."""
 
     kind: str
     text: str
@@ -116,7 +116,7 @@ class Cursor:
     def __init__(self, source: str, line: Line, error: type[TextError] = KernelTextError) -> None:
         self.source, self.line, self.place, self.error = source, line, 0, error
         self.token = line.tokens[0]
-        """Next token; past the end one of kind `expect_end` with empty text."""
+        """Next token; past the end one of kind `end` with empty text."""
 
     def lookahead(self, count: int) -> Token:
         """Return the token `count` positions further on."""

@@ -77,7 +77,7 @@ def count_stored(kernel: ir.Kernel, param: str) -> int | None:
     grid = {b.axis: extents[b.axis] for b in kernel.grid if isinstance(b, ir.Block)}
     try:
         return sum(
-            _count(s, visited, lets, extents)
+            _count(s, visited, lets)
             for s, visited, lets in _stores(kernel.body, grid, {}, extents)
             if s.param == param and not s.join
         )
@@ -127,7 +127,7 @@ def _visited(block: ir.Block, stream: ir.Stream, lets: Lets, extents: Mapping[st
     return -1 if start is None or stop is None else max(stop - start, 0)
 
 
-def _count(s: ir.Store, visited: Mapping[str, int], lets: Lets, extents: Mapping[str, int]) -> int:
+def _count(s: ir.Store, visited: Mapping[str, int], lets: Lets) -> int:
     """Return how many positions one store writes."""
     lengths = dict(visited)
     for atom in (a for e in s.index for a in atoms(e) if a.kind == "axis"):

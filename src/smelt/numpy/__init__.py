@@ -26,11 +26,10 @@ from smelt.frontends.array.promote import forget_rules
 from smelt.frontends.array.tiers import tier_rows
 from smelt.frontends.array.value import set_default_tier
 from smelt.numpy import fft, lib, linalg, random
-from smelt.numpy.classes import CLASSES
 from smelt.numpy.direct import of_methods, ufunc
 from smelt.numpy.library import LibraryCall, call_at_once, library_calls
 from smelt.numpy.small import ndarray
-from smelt.numpy.table import ROWS
+from smelt.numpy.table import CLASSES, ROWS
 
 _FUNCTIONS = {name: row.function for name, row in ROWS.items()}
 _METHODS = """

@@ -25,7 +25,7 @@ from smelt.frontends.array.array import Array
 from smelt.frontends.array.complex_array import ComplexArray, is_complex_like
 from smelt.frontends.array.numpy_calls import array as _array
 from smelt.frontends.array.promote import promote_with_number
-from smelt.numpy.binding import LibraryOnly
+from smelt.numpy.binding import LibraryOnly, of_arrays
 from smelt.types.dtype import bool_
 
 
@@ -290,9 +290,7 @@ def _conjugated(x: Any) -> Array:
     return el.conj(array) if isinstance(array, ComplexArray) else array
 
 
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Array:
-    """Return the sums of products along one dimension."""
-    return products.vecdot(_array(x1), _array(x2), axis=axis)
+vecdot = of_arrays(products.vecdot, 2, more=False)
 
 
 def matvec(x1: Any, x2: Any, /) -> Array:

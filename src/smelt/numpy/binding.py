@@ -13,11 +13,12 @@ and elements of dtypes that only NumPy has, go to NumPy's function, counted with
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, update_wrapper
+from functools import cache, update_wrapper, wraps
 from typing import Any
 
 from smelt.errors import DTypeError, SmeltError, TracerError, UnsupportedError
-from smelt.frontends.array.numpy_calls import is_default, store
+from smelt.frontends.array.methods import as_view
+from smelt.frontends.array.numpy_calls import array, is_default, store
 from smelt.numpy.library import (
     LibraryOnly,
     as_ours,
@@ -42,6 +43,26 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "device": (None, "cpu"),
 }
 """Options -> values that change nothing, where a function of ours does not have the option."""
+
+
+def of_arrays(
+    function: Callable[..., Any], count: int = 1, *, view: str | None = None, more: bool = True
+) -> Any:
+    """Return a function of ours whose first arguments by position may be lists and numbers.
+
+    With `view` the result is a view of the first where NumPy's is (see `as_view`).  NumPy gets
+    further arguments by position unless there may be `more`.
+    """
+
+    @wraps(function, assigned=("__name__", "__qualname__", "__doc__"))
+    def run(*args: Any, **options: Any) -> Any:
+        if len(args) > count and not more:
+            raise LibraryOnly("arguments by position that only NumPy may take")
+        arrays = [array(x) for x in args[:count]]
+        result = function(*arrays, *args[count:], **options)
+        return result if view is None else as_view(arrays[0], result, view)
+
+    return run
 
 
 def bound(name: str, ours: Callable[..., Any], theirs: Callable[..., Any]) -> Any:

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from functools import wraps
 from inspect import signature
 from typing import Any, Final
 
@@ -16,9 +15,9 @@ from smelt.frontends.array import linalg, methods
 from smelt.frontends.array import numpy_calls as calls
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.numpy_hints import missing_names
-from smelt.numpy import arithmetic
+from smelt.numpy import arithmetic, manipulation
 from smelt.numpy.arithmetic import refuse_bools
-from smelt.numpy.binding import LibraryOnly, bound, library
+from smelt.numpy.binding import LibraryOnly, bound, library, of_arrays
 
 LinAlgError = np.linalg.LinAlgError
 
@@ -27,23 +26,12 @@ def _array(x: Any) -> Array:
     return calls.array(x, "linalg")
 
 
-def _of_arrays(function: Any, count: int = 1) -> Any:
-    """Return a function of ours whose arguments by position are arrays, which may be lists."""
-
-    @wraps(function)
-    def run(*args: Any, **options: Any) -> Any:
-        if len(args) > count:
-            raise LibraryOnly("arguments by position that only NumPy may take")
-        return function(*map(_array, args), **options)
-
-    return run
-
-
-matrix_norm, vector_norm = _of_arrays(linalg.matrix_norm), _of_arrays(linalg.vector_norm)
-inv, det, slogdet = _of_arrays(linalg.inv), _of_arrays(linalg.det), _of_arrays(linalg.slogdet)
-cholesky, svdvals = _of_arrays(linalg.cholesky), _of_arrays(linalg.svdvals)
-trace = _of_arrays(linalg.trace)
-matmul, outer, cross = (_of_arrays(f, 2) for f in (linalg.matmul, linalg.outer, linalg.cross))
+for _count, _names in {
+    1: "matrix_norm vector_norm inv det slogdet cholesky svdvals trace",
+    2: "matmul outer cross",
+}.items():
+    for _name in _names.split():
+        globals()[_name] = of_arrays(getattr(linalg, _name), _count, more=False)
 
 
 def solve(a: Any, b: Any) -> Array:
@@ -126,17 +114,13 @@ def matrix_power(a: Any, n: int) -> Array:
     return linalg.matrix_power(matrices, n)
 
 
-def matrix_transpose(x: Any, /) -> Array:
-    """Return matrices with rows and columns exchanged."""
-    return _array(x).matrix_transpose(True)
-
-
 def diagonal(x: Any, /, *, offset: int = 0) -> Array:
     """Return the diagonals of matrices in the last two dimensions."""
     return methods.diagonal_view(_array(x), offset, -2, -1)
 
 
 tensordot, vecdot = arithmetic.tensordot, arithmetic.vecdot
+matrix_transpose = manipulation.matrix_transpose
 
 OURS: Final = """
     norm matrix_norm vector_norm multi_dot solve inv det slogdet cholesky eigh eigvalsh qr svd

@@ -29,7 +29,7 @@ from smelt.frontends.array.methods import as_view
 from smelt.frontends.array.numpy_calls import array as _array
 from smelt.frontends.array.numpy_calls import store
 from smelt.frontends.array.views import axes_of
-from smelt.numpy.binding import LibraryOnly
+from smelt.numpy.binding import LibraryOnly, of_arrays
 from smelt.numpy.library import as_ours
 from smelt.types.dtype import bool_
 
@@ -65,10 +65,9 @@ def transpose(a: Any, axes: Any = None) -> Array:
     return as_view(x, methods.transpose(x) if axes is None else methods.transpose(x, axes))
 
 
-def swapaxes(a: Any, axis1: int, axis2: int) -> Array:
-    """Return the array with two dimensions exchanged."""
-    x = _array(a)
-    return as_view(x, methods.swapaxes(x, axis1, axis2))
+swapaxes = of_arrays(methods.swapaxes, view="")
+moveaxis, flip = (of_arrays(f, view="") for f in (shapes.moveaxis, shapes.flip))
+squeeze = of_arrays(shapes.squeeze, view="squeeze")
 
 
 def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
@@ -78,22 +77,10 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Array:
     return as_view(x, shapes.moveaxis(x, axis, start - 1 if axis < start else start))
 
 
-def moveaxis(a: Any, source: Any, destination: Any) -> Array:
-    """Return the array with dimensions moved to other positions."""
-    x = _array(a)
-    return as_view(x, shapes.moveaxis(x, source, destination))
-
-
 def expand_dims(a: Any, axis: Any) -> Array:
     """Return the array with new dimensions of size 1."""
     x = _array(a)
     return as_view(x, shapes.expand_dims(x, axis))
-
-
-def squeeze(a: Any, axis: Any = None) -> Array:
-    """Return the array without dimensions of size 1."""
-    x = _array(a)
-    return as_view(x, shapes.squeeze(x, axis), "squeeze")
 
 
 def atleast_1d(*arys: Any) -> Any:
@@ -251,12 +238,6 @@ def fliplr(m: Any) -> Array:
 def flipud(m: Any) -> Array:
     """Reverse the order of rows."""
     return flip(m, 0)
-
-
-def flip(m: Any, axis: Any = None) -> Array:
-    """Reverse the order of elements along `axis`, all of them by default."""
-    x = _array(m)
-    return as_view(x, shapes.flip(x, axis=axis))
 
 
 def matrix_transpose(x: Any, /) -> Array:

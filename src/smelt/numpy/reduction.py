@@ -1,13 +1,15 @@
 """Reductions, order statistics and histograms of NumPy, written with functions of ours.
 
->>> nansum([1.0, math.nan, 2.0], where=[True, True, False]), median([[1, 3], [2, 9]], axis=0)
-(Array(1.), Array([1.5, 6. ]))
+>>> nansum([1.0, np.nan, 2.0]), median([[1, 3], [2, 9]], axis=0)
+(Array(3.), Array([1.5, 6. ]))
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from inspect import signature
+from typing import Any, Final
+
+import numpy as np
 
 from smelt.frontends.array import elementwise as el
 from smelt.frontends.array import manipulation as shapes
@@ -17,121 +19,41 @@ from smelt.frontends.array import statistical as stat
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.numpy_calls import array as _array
 from smelt.numpy.arithmetic import refuse_bools
-from smelt.numpy.binding import LibraryOnly
+from smelt.numpy.binding import LibraryOnly, of_arrays
+
+_STATISTICS: Final = """
+    nansum nanprod nanmean nanvar nanstd nanmax nanmin nanargmax nanargmin nancumsum nancumprod
+    median nanmedian quantile nanquantile percentile nanpercentile
+"""
+_ONLY_NUMPYS: Final = frozenset(("where", "initial", "correction", "mean"))
 
 
-def _without_nan(name: str, dtyped: bool, divided: bool = False) -> Any:
-    """Return a reduction that skips NaN, with NumPy's arguments in NumPy's order."""
-    reduce = getattr(numpy_statistics, name)
+def _statistic(name: str) -> Any:
+    """Return a function of `numpy_statistics` with NumPy's arguments."""
+    reduce, theirs = getattr(numpy_statistics, name), signature(getattr(np, name))
 
-    def run(a: Any, axis: Any, dtype: Any, out: Any, ddof: Any, keepdims: Any, options: Any) -> Any:
-        x, where, start = _array(a), options.pop("where", True), options.pop("initial", None)
-        if options or not calls.is_default(start):
+    def function(*args: Any, **kwargs: Any) -> Any:
+        passed = theirs.bind(*args, **kwargs).arguments
+        options = {n: y for n, y in passed.items() if n == "q" or not calls.is_default(y)}
+        x, out = _array(options.pop("a")), options.pop("out", None)
+        if options.pop("method", "linear") != "linear" or "weights" in options:
+            raise LibraryOnly("methods other than linear, or weights")
+        if not _ONLY_NUMPYS.isdisjoint(options):
             raise LibraryOnly("arguments that only NumPy's function takes")
-        if where is not True and not calls.is_default(where):
-            if not x.dtype.is_float:
-                raise LibraryOnly("`where` with integers")
-            x = el.where(_array(where), x, math.nan)
-        named: dict[str, Any] = {"axis": calls.reduced_axis(x, axis)}
-        named |= {"keepdims": True} if calls.flag(keepdims) else {}
-        named |= {"dtype": dtype} if dtype is not None else {}
-        named |= {"ddof": ddof} if divided else {}
-        return calls.store(reduce(x, **named), out)
+        options.pop("overwrite_input", None)
+        if not name.endswith(("median", "quantile", "percentile")):  # a number has no axis there
+            options["axis"] = calls.reduced_axis(x, options.get("axis"))
+        if "q" in options and not isinstance(options["q"], (int, float)) and x.dtype.is_float:
+            x = methods.convert(x, float)  # float64, as are the fractions
+        fractions = [options.pop("q")] if "q" in options else []
+        return calls.store(reduce(x, *fractions, **options), out)
 
-    def plain(a: Any, axis: Any = None, out: Any = None, keepdims: Any = False, **rest: Any) -> Any:
-        return run(a, axis, None, out, 0, keepdims, rest)
-
-    def typed(
-        a: Any,
-        axis: Any = None,
-        dtype: Any = None,
-        out: Any = None,
-        keepdims: Any = False,
-        **rest: Any,
-    ) -> Any:
-        return run(a, axis, dtype, out, 0, keepdims, rest)
-
-    def spread(
-        a: Any,
-        axis: Any = None,
-        dtype: Any = None,
-        out: Any = None,
-        ddof: Any = 0,
-        keepdims: Any = False,
-        **rest: Any,
-    ) -> Any:
-        ddof = rest.pop("correction", ddof)
-        return run(a, axis, dtype, out, ddof, keepdims, rest)
-
-    function = spread if divided else typed if dtyped else plain
+    function.__signature__ = theirs  # type: ignore[attr-defined]
     return calls.named(function, name, reduce.__doc__)
 
 
-nansum, nanprod, nanmean = (_without_nan(n, True) for n in ("nansum", "nanprod", "nanmean"))
-nanvar, nanstd = (_without_nan(n, True, True) for n in ("nanvar", "nanstd"))
-nanmax, nanmin = (_without_nan(n, False) for n in ("nanmax", "nanmin"))
-nancumsum, nancumprod = (_without_nan(n, True) for n in ("nancumsum", "nancumprod"))
-
-
-def _position(name: str) -> Any:
-    find = getattr(numpy_statistics, name)
-
-    def function(a: Any, axis: Any = None, out: Any = None, *, keepdims: Any = False) -> Any:
-        x = _array(a)
-        axis = calls.reduced_axis(x, axis)
-        return calls.store(find(x, axis=axis, keepdims=calls.flag(keepdims)), out)
-
-    return calls.named(function, name, find.__doc__)
-
-
-nanargmax, nanargmin = _position("nanargmax"), _position("nanargmin")
-
-
-def _middle(name: str) -> Any:
-    find = getattr(numpy_statistics, name)
-
-    def function(
-        a: Any,
-        axis: Any = None,
-        out: Any = None,
-        overwrite_input: bool = False,
-        keepdims: Any = False,
-    ) -> Any:
-        return calls.store(find(_array(a), axis=axis, keepdims=calls.flag(keepdims)), out)
-
-    return calls.named(function, name, find.__doc__)
-
-
-median, nanmedian = _middle("median"), _middle("nanmedian")
-
-
-def _quantile(name: str) -> Any:
-    find = getattr(numpy_statistics, name)
-
-    def function(
-        a: Any,
-        q: Any,
-        axis: Any = None,
-        out: Any = None,
-        overwrite_input: bool = False,
-        method: str = "linear",
-        keepdims: Any = False,
-        *,
-        weights: Any = None,
-    ) -> Any:
-        if method != "linear" or weights is not None:
-            raise LibraryOnly("methods other than linear, or weights")
-        x = _array(a)
-        if not isinstance(q, (int, float)) and x.dtype.is_float:  # float64, as are the fractions
-            x = methods.convert(x, float)
-        return calls.store(find(x, q, axis=axis, keepdims=calls.flag(keepdims)), out)
-
-    return calls.named(function, name, find.__doc__)
-
-
-quantile, nanquantile, percentile, nanpercentile = (
-    _quantile(n) for n in ("quantile", "nanquantile", "percentile", "nanpercentile")
-)
+for _name in _STATISTICS.split():
+    globals()[_name] = _statistic(_name)
 
 
 def count_nonzero(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
@@ -244,11 +166,6 @@ def trapezoid(y: Any, x: Any = None, dx: float = 1.0, axis: int = -1) -> Any:
     return numerical.trapezoid(values, at, dx=dx, axis=axis)
 
 
-def roll(a: Any, shift: Any, axis: Any = None) -> Array:
-    """Return the array with elements shifted around."""
-    return shapes.roll(_array(a), shift, axis=axis)
-
-
 def tile(A: Any, reps: Any) -> Array:
     """Return the array repeated along dimensions."""
     counts = (int(reps),) if not hasattr(reps, "__len__") else tuple(int(r) for r in reps)
@@ -278,23 +195,15 @@ def interp(
     return numerical.interp(*arrays, left=left, right=right)
 
 
+isclose = of_arrays(numerical.isclose, 2)
+nonzero, roll = of_arrays(methods.METHODS["nonzero"]), of_arrays(shapes.roll)
+
+
 def allclose(
     a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
     """Return whether all elements are equal within tolerances."""
     return bool(calls.all(isclose(a, b, rtol, atol, equal_nan)))
-
-
-def isclose(
-    a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
-) -> Array:
-    """Return whether elements are equal within tolerances."""
-    return numerical.isclose(_array(a), _array(b), rtol=rtol, atol=atol, equal_nan=equal_nan)
-
-
-def nonzero(a: Any) -> Any:
-    """Return the positions of nonzero elements, one array for each dimension."""
-    return methods.METHODS["nonzero"](_array(a))
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Array:

@@ -103,12 +103,9 @@ class Evaluation:
 
     def subgraph(self, graph: Graph, outer: Mapping[str, Value], inputs: Sequence[Value]) -> Any:
         """Evaluate a graph that is an attribute, with inputs by position."""
-        env = dict(outer)
-        env.update({p.name: x for p, x in zip(graph.inputs, inputs, strict=True)})
-        for name, tensor in graph.tensors.items():
-            env[name] = self.constant(tensor)
-        self.nodes(graph.nodes, env)
-        return [env[p.name] for p in graph.outputs]
+        env = {**outer, **{p.name: x for p, x in zip(graph.inputs, inputs, strict=True)}}
+        env |= {name: self.constant(tensor) for name, tensor in graph.tensors.items()}
+        return self.graph(graph, env)
 
     def nodes(self, nodes: Sequence[Node], env: dict[str, Value]) -> None:
         """Evaluate nodes in order; values are added to `env`."""

@@ -78,7 +78,7 @@ def _extreme(function: Callable[..., Any], empty: float) -> Callable[..., Any]:
     return rule
 
 
-def _host_fold(start: Any, fold: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _host_fold(fold: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """Return a host rule for a vector of sizes that is reduced completely."""
 
     def host(c: Call, x: Any, axes: Any = None) -> Any:
@@ -329,10 +329,10 @@ def _softmax_cross_entropy(c: Call, scores: Array, labels: Array, weight: Any = 
 
 
 ROWS: tuple[Row, ...] = (
-    _reduction("ReduceSum", _sum, host=_host_fold(0, lambda a, b: a + b)),
-    _reduction("ReduceProd", _prod, host=_host_fold(1, lambda a, b: a * b)),
-    _reduction("ReduceMax", _extreme(sm.max, -float("inf")), host=_host_fold(None, max)),
-    _reduction("ReduceMin", _extreme(sm.min, float("inf")), host=_host_fold(None, min)),
+    _reduction("ReduceSum", _sum, host=_host_fold(lambda a, b: a + b)),
+    _reduction("ReduceProd", _prod, host=_host_fold(lambda a, b: a * b)),
+    _reduction("ReduceMax", _extreme(sm.max, -float("inf")), host=_host_fold(max)),
+    _reduction("ReduceMin", _extreme(sm.min, float("inf")), host=_host_fold(min)),
     _reduction("ReduceMean", _mean),
     _reduction("ReduceL1", _sum, before=sm.abs),
     _reduction("ReduceL2", _norm, after=None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,17 @@ def _are_numbers(*values: Any) -> bool:
     return not any(isinstance(x, Number) for v in values for x in v)
 
 
+def _on_elements(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a host rule that views elements as a rule views arrays."""
+
+    def host(c: Call, x: Any, *rest: Any) -> Any:
+        bounds = [None if r is None else Known(r, np.int64) for r in rest]
+        is_known = not any(k is not None and k.is_symbolic for k in bounds)
+        return rule(c, x, *bounds) if is_known else NotImplemented
+
+    return host
+
+
 # Shapes
 
 
@@ -55,13 +66,7 @@ def _reshape(c: Call, x: Array, dims: Known | None = None) -> Any:
     if unknown and any(isinstance(d, int) and d == 0 for d in target):
         rest = product([d for k, d in enumerate(target) if k != unknown[0]])
         target[unknown[0]] = 0 if rest == 0 else product(x.shape) // rest
-    return sm.reshape(x, tuple(target))
-
-
-def _reshape_host(c: Call, x: Any, dims: Any = None) -> Any:
-    wanted = list(c.get("shape", ())) if dims is None else list(dims.flat)
-    target = _reshape_dims(c, x.shape, wanted)
-    return x.reshape([int(d) for d in target]) if _are_numbers(target) else NotImplemented
+    return x.reshape(tuple(target))
 
 
 def _flatten(c: Call, x: Array) -> Any:
@@ -81,32 +86,14 @@ def _squeeze(c: Call, x: Array, axes: Known | None = None) -> Any:
     for k in positions:
         if x.shape[k] != 1:
             raise UnsupportedError(f"the dimension {k} of {tuple(x.shape)} is not 1")
-    return sm.reshape(x, tuple(d for k, d in enumerate(x.shape) if k not in positions))
+    return x.reshape(tuple(d for k, d in enumerate(x.shape) if k not in positions))
 
 
-def _squeeze_host(c: Call, x: Any, axes: Any = None) -> Any:
-    if axes is None and c.get("axes") is None:
-        return x.reshape([d for d in x.shape if d != 1])
-    positions = [int(a) % x.ndim for a in (c.get("axes") if axes is None else axes.flat)]
-    return x.reshape([d for k, d in enumerate(x.shape) if k not in positions])
-
-
-def _unsqueezed(c: Call, shape: Sequence[Any], axes: Sequence[Any]) -> tuple[Any, ...]:
-    rank = len(shape) + len(axes)
-    positions = {axis_of(int(a), rank) for a in axes}
-    rest = iter(shape)
-    return tuple(1 if k in positions else next(rest) for k in range(rank))
-
-
-def _unsqueeze(c: Call, x: Array, axes: Known | None = None) -> Any:
+def _unsqueeze(c: Call, x: Any, axes: Known | None = None) -> Any:
     wanted = [int(a) for a in c.ints(axes, "axes", ())]
     rank = x.ndim + len(wanted)
-    return sm.expand_dims(x, tuple(sorted(axis_of(a, rank) for a in wanted)))
-
-
-def _unsqueeze_host(c: Call, x: Any, axes: Any = None) -> Any:
-    wanted = c.get("axes", ()) if axes is None else list(axes.flat)
-    return x.reshape(_unsqueezed(c, x.shape, wanted))
+    insert = np.expand_dims if isinstance(x, np.ndarray) else sm.expand_dims
+    return insert(x, tuple(sorted(axis_of(a, rank) for a in wanted)))
 
 
 def _transpose(c: Call, x: Array) -> Any:
@@ -117,18 +104,13 @@ def _broadcast(a: Sequence[Any], b: Sequence[Any]) -> tuple[Any, ...]:
     """Return the shape that two shapes broadcast to; equal sizes are compared under a guard."""
     rank = max(len(a), len(b))
     pairs = zip((1,) * (rank - len(a)) + tuple(a), (1,) * (rank - len(b)) + tuple(b), strict=True)
-    return tuple(
-        y
-        if isinstance(x, int) and x == 1
-        else x
-        if isinstance(y, int) and y == 1
-        else x
-        if x == y
-        else y
-        if x == 1
-        else x
-        for x, y in pairs
-    )
+
+    def joint(x: Any, y: Any) -> Any:
+        if isinstance(x, int) and x == 1:
+            return y
+        return x if (isinstance(y, int) and y == 1) or x == y or x != 1 else y
+
+    return tuple(joint(x, y) for x, y in pairs)
 
 
 def _expand(c: Call, x: Array, dims: Known) -> Any:
@@ -216,13 +198,6 @@ def _slice(c: Call, x: Any, *rest: Any) -> Any:
     for axis, start, stop, step in _slice_terms(c, x.ndim, rest):
         key[axis] = _slice_of(start, stop, step, x.shape[axis])
     return x[tuple(key)]
-
-
-def _slice_host(c: Call, x: Any, *rest: Any) -> Any:
-    bounds = [None if r is None else Known(r, np.int64) for r in rest]
-    if any(k is not None and k.is_symbolic for k in bounds):
-        return NotImplemented
-    return _slice(c, x, *bounds)
 
 
 # Padding, tiling, filling
@@ -386,15 +361,15 @@ ROWS: tuple[Row, ...] = (
     Row("Identity", lambda c, x: x, raw=True),
     Row("Constant", _constant),
     Row("ConstantOfShape", _constant_of_shape, (0,)),
-    Row("Reshape", _reshape, (1,), host=_reshape_host),
+    Row("Reshape", _reshape, (1,), host=_on_elements(_reshape)),
     Row("Flatten", _flatten),
-    Row("Squeeze", _squeeze, (1,), host=_squeeze_host),
-    Row("Unsqueeze", _unsqueeze, (1,), host=_unsqueeze_host),
+    Row("Squeeze", _squeeze, (1,), host=_on_elements(_squeeze)),
+    Row("Unsqueeze", _unsqueeze, (1,), host=_on_elements(_unsqueeze)),
     Row("Transpose", _transpose, host=lambda c, x: x.transpose(c.get("perm"))),
     Row("Expand", _expand, (1,), host=_expand_host),
     Row("Concat", _concat, host=lambda c, *x: np.concatenate(x, axis=c.get("axis", 1))),
     Row("Split", _split, (1,)),
-    Row("Slice", _slice, (1, 2, 3, 4), host=_slice_host),
+    Row("Slice", _slice, (1, 2, 3, 4), host=_on_elements(_slice)),
     Row("Pad", _pad, (1, 3)),
     Row("Tile", lambda c, x, repeats: sm.tile(x, tuple(repeats.ints())), (1,)),
     Row("Range", _range, (0, 1, 2)),

@@ -13,10 +13,9 @@ import keyword
 import mmap
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -116,7 +115,6 @@ def _map(path: Path) -> memoryview:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-NO_NUMBERS: Mapping[str, Any] = MappingProxyType({})
 MIN_KEPT_BYTES = 1 << 24
 """Bytes of packed weights that a small model may keep: a part of what the compiler takes."""
 MAX_REPEATED = 256
@@ -148,7 +146,7 @@ class Session:
         self._repeated: dict[Any, tuple[Any, list[str]]] = {}
         """Program and names of its arguments for feeds of these types and shapes, see `_key`."""
         self._fixed: set[tuple[Any, ...]] = set()
-        """Numbers that decide shapes or branches, for which programs are made."""
+        """Names and bytes of numbers that decide shapes or branches and have programs."""
         self._values = _value_inputs(graph)
         self._check_constants()
         self._fallback = _reference(fallback)
@@ -220,7 +218,7 @@ class Session:
         for name, x in feed.items():
             if x.__class__ is not np.ndarray or (name in self._values and x.ndim):
                 return None
-            key.append((name, x.dtype, x.item() if name in self._values else x.shape))
+            key.append((name, x.dtype, x.tobytes() if name in self._values else x.shape))
         return tuple(key)
 
     def _note_repeatable(self, key: Any, names: tuple[str, ...], feeds: Mapping[str, Any]) -> None:
@@ -293,7 +291,9 @@ class Session:
             return dict(zip(names, program(*(feeds[p.name] for p in self.ports)), strict=True))
 
         constants = {name: _numbers(np.asarray(x)) for name, x in fixed.items()}
-        model.__signature__ = _signature([p.name for p in free])  # type: ignore[attr-defined]
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        words = _identifiers(p.name for p in free).values()
+        model.__signature__ = Signature([Parameter(w, kind) for w in words])  # type: ignore[attr-defined]
         specs = _specs(free)
         try:
             sm.save(model, Path(path), *specs, isa=isa, hints=hints or _typical_sizes(specs))
@@ -363,13 +363,14 @@ class Session:
         whose calls repeat natively; elements of arrays, and other numbers, are arguments.
         """
         values = {n: x for n, x in feeds.items() if n in self._values and isinstance(x, np.ndarray)}
-        fixed = tuple((n, x.item()) for n, x in values.items() if not x.ndim)
+        # by bytes: -0.0 equals 0.0, and no NaN equals itself
+        fixed = tuple((n, x.tobytes()) for n, x in values.items() if not x.ndim)
         if fixed not in self._fixed:
             if len(self._fixed) < MAX_FIXED:
                 self._fixed.add(fixed)
             else:
                 fixed = ()
-        numbers = dict(fixed)
+        numbers = {n: values[n].item() for n, _ in fixed}
         key = (*names, "", *feeds, fixed)
         program = self._programs.get(key)
         if program is None:
@@ -380,7 +381,7 @@ class Session:
         return program, arguments
 
     def _jitted(
-        self, names: tuple[str, ...], inputs: list[str], numbers: Mapping[str, Any] = NO_NUMBERS
+        self, names: tuple[str, ...], inputs: list[str], numbers: Mapping[str, Any] = {}
     ) -> Any:
         """Return the jitted model of inputs; `numbers` are those of them that are constants."""
         free = [name for name in inputs if name not in numbers]
@@ -439,29 +440,30 @@ class _ModelProgram(Jit[..., Any]):
 # Inputs
 
 
-def _identifier(name: str) -> str:
-    """Return a name of an input or size as a word of Python."""
-    word = re.sub(r"\W", "_", name)
-    return word if word.isidentifier() and not keyword.iskeyword(word) else f"x_{word}"
-
-
-def _signature(names: Sequence[str]) -> Signature:
-    kind = Parameter.POSITIONAL_OR_KEYWORD
-    return Signature([Parameter(_identifier(name), kind) for name in names])
+def _identifiers(names: Iterable[str]) -> dict[str, str]:
+    """Return an identifier of Python for each name: `a.b` and `a_b` get different ones."""
+    words: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        word = re.sub(r"\W", "_", name)
+        word = word if word.isidentifier() and not keyword.iskeyword(word) else f"x_{word}"
+        while word in words.values():
+            word += "_"
+        words[name] = word
+    return words
 
 
 def _specs(ports: Sequence[Port]) -> list[Any]:
     """Return the inputs' types; an unnamed dimension is a size of its own."""
-    specs: list[Any] = []
+    dims_of: list[list[int | str]] = []
     for p in ports:
         if p.kind != "tensor" or p.dims is None:
             raise SaveError(what=f"the input {p.name} without a shape")
-        dims = [
-            _identifier(f"{p.name}_{k}" if d is None else d) if not isinstance(d, int) else d
-            for k, d in enumerate(p.dims)
-        ]
-        specs.append(sm.spec(dims, dtype_of(p.data_type)))
-    return specs
+        dims_of.append([f"{p.name}\0{k}" if d is None else d for k, d in enumerate(p.dims)])
+    words = _identifiers(d for dims in dims_of for d in dims if isinstance(d, str))
+    return [
+        sm.spec([d if isinstance(d, int) else words[d] for d in dims], dtype_of(p.data_type))
+        for p, dims in zip(ports, dims_of, strict=True)
+    ]
 
 
 TYPICAL_SIZES = {"batch": 8, "seq": 128, "length": 128, "height": 640, "width": 640}
@@ -484,11 +486,10 @@ def _converted(port: Port, x: Any) -> Any:
     plain = not hasattr(x, "dtype")
     if hasattr(x, "__dlpack__") and not isinstance(x, np.ndarray):
         x = np.from_dlpack(x) if not isinstance(x, Array) else np.asarray(x)
-    array = np.asarray(x)
-    if plain and expected.kind != "O":
-        array = array.astype(expected, casting="same_kind" if array.dtype.kind == "f" else "unsafe")
-    elif expected.kind == "O":
-        array = array.astype(object)
+    if expected.kind == "O":
+        array = np.asarray(x).astype(object)
+    else:
+        array = _from_list(port, x, expected) if plain else np.asarray(x)
     if array.dtype != expected:
         raise OnnxTypeError(name=port.name, found=array.dtype, expected=expected)
     dims = port.dims
@@ -502,15 +503,30 @@ def _converted(port: Port, x: Any) -> Any:
     return array
 
 
+def _from_list(port: Port, x: Any, expected: np.dtype[Any]) -> Any:
+    """Return a list as an array; raises OnnxTypeError if its type cannot hold it."""
+    try:
+        listed = np.asarray(x)
+        casting = "same_kind" if listed.dtype.kind in "fc" else "unsafe"
+        array = listed.astype(expected, casting=casting)
+        if listed.dtype.kind in "iu" and expected.kind in "iu" and (array != listed).any():
+            raise OverflowError("numbers out of range")
+    except (TypeError, ValueError, OverflowError) as error:
+        raise OnnxTypeError(name=port.name, found=f"a list ({error})", expected=expected) from error
+    return array
+
+
 def _fix_dims(port: Port, x: Any, sizes: dict[str, Any]) -> None:
-    """Make fixed dimensions numbers, and dimensions of one name equal."""
+    """Record guards: fixed dimensions are numbers, and dimensions of one name are equal.
+
+    Sizes record what they are asked, so that no answer is used here. Where dimensions of one name
+    differ, the operator that reads both reports it.
+    """
     for d, n in zip(port.dims or (), x.shape, strict=False):
         if isinstance(d, int):
             int(n)
         elif isinstance(d, str):
-            if d in sizes and sizes[d] != n:
-                continue  # what does not agree shows where it is used
-            sizes.setdefault(d, n)
+            bool(sizes.setdefault(d, n) == n)
 
 
 def _are_computable(feeds: Mapping[str, Any]) -> bool:

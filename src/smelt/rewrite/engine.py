@@ -261,13 +261,7 @@ def evaluate(t: Term, values: Mapping[str, Any], dtype: DType | None = None) -> 
 
 def number_type(row: ScalarOp, types_by_place: Mapping[int, DType]) -> DType | None:
     """Return the type of a bare number among operands with known types."""
-    for position, dtype in types_by_place.items():
-        if has_leading_type(row, position):
-            return dtype
-    return None
-
-
-# ---- rules ---------------------------------------------------------------------------------------
+    return next((t for k, t in types_by_place.items() if has_leading_type(row, k)), None)
 
 
 # ---- matching -----------------------------------------------------------------------------------

@@ -219,8 +219,8 @@ def write_record(
     refuse: Callable[[], NoReturn] | None = None,
     *,
     single: bool,
-    turns: Sequence[tuple[int, ...] | None],
-    tell: LocateError | None = None,
+    permutations: Sequence[tuple[int, ...] | None],
+    locate: LocateError | None = None,
     result_nests: Sequence[ResultNest] = (),
     held: Sequence[Array] = (),
 ) -> Record | None:
@@ -230,9 +230,9 @@ def write_record(
     `captured` pairs each such value with its elements. `types` are the results' types. `single`
     returns the only result as it is; `pack` makes the return value from the tuple of results, and
     `result_nests` describe it, inner containers first, if native code can make it.
-    `turns` lists the dimensions of the written array that each result has, None for all in order.
-    With `refuse` the plan has an additional truth-value result that is not returned: if it is
-    true, `refuse` raises. A plan with library calls can be recorded only with `tell`, which
+    `permutations` list the dimensions of the written array that each result has; None is the order
+    of that array. With `refuse` the plan has an additional truth-value result, not returned: if it
+    is true, `refuse` raises. A plan with library calls can be recorded only with `locate`, which
     locates their errors. The last arguments may be the arrays of `out=`, one for each result.
     `held` are the results of the plan's prelude, the same for each call of the record.
     """
@@ -242,8 +242,8 @@ def write_record(
         return None
     places = [*sources, *outs, *range(len(arrays), len(arrays) + len(prepared.results) - len(outs))]
     runner, inputs = None, [x for k in sources if (x := arrays[k]) is not None]
-    if tell is not None and len(inputs) == len(sources) and _calls_libraries(prepared):
-        prepared, runner = with_library_calls(prepared, inputs, tell)
+    if locate is not None and len(inputs) == len(sources) and _calls_libraries(prepared):
+        prepared, runner = with_library_calls(prepared, inputs, locate)
     if not _is_simple(prepared, runner):
         return None
 
@@ -281,7 +281,7 @@ def write_record(
             "CAPTURED": _captured_rows(captured, references),
             "RESULT_NESTS": _result_nest_rows(result_nests, references),
         },
-        turns,
+        permutations,
         runner,
         nests.count,
         [address_of(x) for x in held],
@@ -361,7 +361,7 @@ def _build_record(
     types: Sequence[object],
     words: Mapping[str, int],
     tables: Mapping[str, array[int]],
-    turns: Sequence[tuple[int, ...] | None] = (),
+    permutations: Sequence[tuple[int, ...] | None] = (),
     runner: Callable[[int], None] | None = None,
     items: int = 0,
     held: Sequence[int] = (),
@@ -377,7 +377,8 @@ def _build_record(
     returned = p.results[:-1] if words.get("REFUSE") else p.results
     if words.get("OUT"):
         returned = []
-    fresh = [(r[1:4], p) for r, p in zip(returned, turns or [None] * len(returned)) if r[-1] < 0]
+    orders = permutations or [None] * len(returned)
+    fresh = [(r[1:4], order) for r, order in zip(returned, orders) if r[-1] < 0]
     for ((shape, dtype, nbytes), permutation), type_ in zip(fresh, types, strict=True):
         results += result_row(shape, dtype, nbytes, type_, references, ring(nbytes), permutation)
     run_words = _run_words(p, references, runner)

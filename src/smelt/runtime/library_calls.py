@@ -36,7 +36,7 @@ LocateError = Callable[[SmeltError, list[Array]], None]
 
 
 def with_library_calls(
-    p: Prepared, inputs: Sequence[Array], tell: LocateError
+    p: Prepared, inputs: Sequence[Array], locate: LocateError
 ) -> tuple[Prepared, Callable[[int], None]]:
     """Add frame words for library operands; return the call and a function that runs it.
 
@@ -76,7 +76,7 @@ def with_library_calls(
                 step(words, frame_address)
         except BaseException as error:
             if isinstance(error, SmeltError):
-                tell(error, [x(words).copy() for x in input_views])
+                locate(error, [x(words).copy() for x in input_views])
             for e in (
                 error,
                 error.__cause__,

@@ -330,6 +330,23 @@ def test_gradients_of_transforms(name: str, n: int | None, norm: str) -> None:
         np.testing.assert_allclose(slope, slope_of(loss, x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("sizes", [None, (4, 3), (2, 6)])
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn"])
+def test_gradients_along_several_axes(
+    name: str, axes: tuple[int, ...], sizes: tuple[int, ...] | None
+) -> None:
+    x = RNG.normal(size=(3, 5))
+    x = x if name == "rfftn" else x + 1j * RNG.normal(size=x.shape)
+
+    def loss(a: Any) -> Any:
+        return weighted(getattr(sm.fft, name)(a, s=sizes, axes=axes))
+
+    value, slope = sm.value_and_grad(loss)(sm.asarray(x))
+    np.testing.assert_allclose(float(value), float(loss(sm.asarray(x))), rtol=1e-12)
+    np.testing.assert_allclose(slope, slope_of(loss, x), rtol=1e-5, atol=1e-5)
+
+
 def test_a_distance_of_zero_has_the_gradient_zero() -> None:
     slope = sm.grad(lambda z: sm.sum(abs(z)))(np.array([0, 3 + 4j, 1e-320]))
     np.testing.assert_allclose(slope, [0, 0.6 + 0.8j, 1])

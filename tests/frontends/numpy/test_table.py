@@ -11,8 +11,7 @@ from tests.frontends.numpy.samples import SAMPLES
 import smelt.numpy as snp
 from smelt.errors import UnsupportedError
 from smelt.frontends.array.array import Array
-from smelt.numpy.classes import CLASSES, REFUSED
-from smelt.numpy.table import ROWS
+from smelt.numpy.table import CLASSES, REFUSED, ROWS
 
 FUNCTIONS = [
     name

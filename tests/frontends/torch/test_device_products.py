@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from smelt.frontends.torch.device_products import product_einsum
+from smelt.frontends.torch.printed_program import product_einsum
 from smelt.kernel.text import parse
 
 HEAD = "kernel p(x: {0}[m,k], w: {0}[k,n]) -> y: {0}[m,n]\n  grid m, n\n"

@@ -20,7 +20,7 @@ from smelt.errors import (
     DriverCallError,
     OutsideError,
 )
-from smelt.frontends.array.device_recording import KnownCalls
+from smelt.frontends.array.device_call import KnownCalls
 from smelt.runtime.cuda import dlpack
 from smelt.runtime.cuda.driver import use_library
 from smelt.runtime.cuda.memory import driver_memory

@@ -5,7 +5,8 @@
 
 Time is that of the slowest of memory, caches and arithmetic, lengthened where the last programs
 leave processors idle. Published rates alone enter: nothing is measured. Planner, candidates and
-reports ask this function and no other.
+reports ask this function and no other. `lanes` are the positions of a program's tile along each
+axis; the rest of the vocabulary (visited, examined, owners, parts) is that of `LaunchWork`.
 """
 
 from __future__ import annotations
@@ -85,19 +86,9 @@ def launch_time(
         return KernelTime()
     lanes = {a: n for a, n in lanes.items() if a not in work.examined}  # visited one by one
     count = blocks if schedule.programs is None else min(blocks, schedule.programs)
-    threads = schedule.groups * warps * device.limits.lanes
-    registers = _registers(work, lanes, threads)
     shared = loop_shared_bytes(work, schedule, lanes, device.limits)
-    most = device.limits.lane_registers
-    held = device.limits.programs(warps=warps, registers=min(registers, most), shared_bytes=shared)
-    held = min(held, 1) if schedule.specialised else held
-    fits = held > 0 and shared <= device.limits.shared_bytes
-    held = max(held, 1)
-    available = max(min(most, device.limits.registers // threads), 1)
-    live = ROW_REGISTERS + registers_of(work.live, lanes, threads)
-    spilling = max(registers / most, live / available, shared / device.limits.shared_bytes, 1.0)
-    spilling *= spilling
-    resident = min(held, math.ceil(count / device.processors))
+    per_processor, spilling, fits = _occupancy(work, schedule, lanes, warps, shared, device.limits)
+    resident = min(per_processor, math.ceil(count / device.processors))
     in_flight = _in_flight(work, resident, warps, count, shared, device)
     vectors = _vectors(work, lanes, warps, device)
     moved = _moved(work, schedule, lanes, resident * device.processors, device.cache_bytes)
@@ -106,7 +97,7 @@ def launch_time(
     caches = sum(moved.values()) / (_cache_rate(in_flight, count, device) * vectors)
     busy_processors = min(schedule.programs or device.processors, device.processors)
     cache_rate = device.cache_gbytes_per_second * busy_processors / device.processors
-    caches = max(caches, _loaded(work, schedule, blocks) / cache_rate)
+    caches = max(caches, _cache_bytes(work, schedule) / cache_rate)
     waves = blocks / busy_processors
     tail = math.ceil(waves) / waves * device.processors / busy_processors
     computing = _lanes_ns(work, schedule, lanes, device)
@@ -117,15 +108,35 @@ def launch_time(
     busy = busy_ns(memory, caches, arithmetic) * spilling
     busy += _waiting_ns(work, schedule)
     in_order = math.prod(work.extents[a] for a in work.steps) * STEP_NS if work.steps else 0.0
-    busy = max(busy, math.ceil(count / (held * device.processors)) * in_order)
+    busy = max(busy, math.ceil(count / (per_processor * device.processors)) * in_order)
     if schedule.programs is not None and work.contractions:
         busy = max(busy, math.ceil(waves) * _steps(schedule, work.extents) * STEP_NS)
         busy += 0.0 if schedule.stored else _store_addresses_ns(work, device)
     if schedule.specialised:
         busy *= SPECIALISED_WARPS
-    starts = _starts_ns(work, schedule, lanes, resident, math.ceil(waves))
+    starts = _starts_ns(work, schedule, resident, math.ceil(waves))
     busy = starts + busy * _preference(work, lanes, warps, device)
     return KernelTime(device.launch_ns, max(memory, caches), arithmetic, busy, fits, blocks)
+
+
+def _occupancy(
+    work: LaunchWork,
+    schedule: Schedule,
+    lanes: Mapping[str, int],
+    warps: int,
+    shared: int,
+    limits: DeviceLimits,
+) -> tuple[int, float, bool]:
+    """Return programs per processor (at least 1), slowdown by spilling, and whether one fits."""
+    threads = schedule.groups * warps * limits.lanes
+    registers = _registers(work, lanes, threads)
+    most = limits.lane_registers
+    programs = limits.programs(warps=warps, registers=min(registers, most), shared_bytes=shared)
+    programs = min(programs, 1) if schedule.specialised else programs
+    available = max(min(most, limits.registers // threads), 1)
+    live = ROW_REGISTERS + registers_of(work.live, lanes, threads)
+    excess = max(registers / most, live / available, shared / limits.shared_bytes, 1.0)
+    return max(programs, 1), excess * excess, programs > 0 and shared <= limits.shared_bytes
 
 
 def _copying(work: LaunchWork, schedule: Schedule, device: DeviceRates) -> float:
@@ -157,9 +168,7 @@ def _steps(schedule: Schedule, extents: Mapping[str, int]) -> int:
     return math.prod(math.ceil(extents[a] / n) for a, n in schedule.streams.items())
 
 
-def _starts_ns(
-    work: LaunchWork, schedule: Schedule, lanes: Mapping[str, int], resident: int, rounds: int
-) -> float:
+def _starts_ns(work: LaunchWork, schedule: Schedule, resident: int, rounds: int) -> float:
     """Return the time in which matrix units wait for a block to begin.
 
     A block waits for its first loads, behind which programs beside it on the processor compute,
@@ -321,7 +330,7 @@ def _operand_loads_ns(
     return total / (1e3 * device.float32_tflops / 2)
 
 
-def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
+def _cache_bytes(work: LaunchWork, schedule: Schedule) -> float:
     """Return the bytes that all programs load and store through the caches."""
     total = 0.0
     for x in work.accesses:
@@ -331,7 +340,7 @@ def _loaded(work: LaunchWork, schedule: Schedule, count: int) -> float:
             total += combined_bytes(elements, x.nbytes, neighbours)
         else:
             total += x.nbytes * elements
-    return total if count else 0.0
+    return total
 
 
 def _moved(

@@ -57,7 +57,7 @@ def print_launcher(kernel: Kernel, stages: Sequence[Stage]) -> str:
     lines += [f"    out_{p.name} = {_allocate(p, first)}" for p in scratch]
     written = {*outputs, *(p.name for p in scratch)}
     for stage in stages:
-        lines += _launch(stage, {**inputs, **outputs}, written)
+        lines += _launch(stage, written)
     results = [f"out_{p}" for p in outputs]
     lines.append(f"    return {', '.join(results)}")
     return "\n".join([*lines, ""])
@@ -75,7 +75,7 @@ def _output(p: Param, inputs: Mapping[str, Param], first: Param | None) -> str:
     return f"[torch.empty(x.shape, dtype={dtype}, device=x.device) for x in in_{like.name}]"
 
 
-def _launch(stage: Stage, params: Mapping[str, Param], written: set[str]) -> list[str]:
+def _launch(stage: Stage, written: set[str]) -> list[str]:
     """Return the lines of one launch: constants, grid and arguments."""
     kernel, schedule, program = stage.kernel, stage.schedule, stage.program
     tensors = {n: (f"out_{n}" if n in written else f"in_{n}") for n in program.pointers}

@@ -41,9 +41,8 @@ class Resources:
 
 def gate(needs: Resources, limits: DeviceLimits) -> str | None:
     """Return why another program is preferred; None for one that may run fast."""
-    if needs.spills and _excess(needs, limits) is None:
-        return f"spills {needs.spills} bytes a thread"
-    return _excess(needs, limits)
+    spills = f"spills {needs.spills} bytes a thread" if needs.spills else None
+    return _excess(needs, limits) or spills
 
 
 def spills_around_loops(needs: Resources) -> bool:

@@ -105,7 +105,7 @@ def _lanes(
     count = min(LANES, extents.get(axis, LANES))
     computed = {p for e in index for p in positions_of(e)}
     if any(axis in env.lookup(p).axes for p in computed):
-        return _data_dependent(axis, count, shape, size)
+        return _data_dependent(axis, count, size)
     at = np.arange(count, dtype=np.int64)
     zero = np.zeros(count, np.int64)
     variables = {a: at if a == axis else zero for e in index for a in axes_of(e)}
@@ -149,7 +149,7 @@ def _kind(offsets: np.ndarray) -> tuple[Kind, int | None]:
     return ("strided", steps.pop()) if len(steps) == 1 else ("scattered", None)
 
 
-def _data_dependent(axis: str, count: int, shape: Sequence[int], size: int) -> Lanes:
+def _data_dependent(axis: str, count: int, size: int) -> Lanes:
     """Return lanes whose positions depend on data: in the worst case a sector for each."""
     return Lanes(
         axis=axis,

@@ -22,6 +22,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from smelt.frontends.array.array import Array
+from smelt.frontends.array.complex_calls import takes_complex
 from smelt.frontends.array.trace_cache import Recipe, add_equalities
 from smelt.frontends.array.value import STATE, Value, is_at_once, recorded
 from smelt.ops.create import Constant
@@ -43,8 +44,10 @@ def cache_call(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function of arrays whose operators depend on types and plain arguments only.
 
     It may not look at elements, nor at which operators an array is computed by.  Operators are
-    stored when a key occurs for the second time, so that numbers that change cost little.
+    stored when a key occurs for the second time, so that numbers that change cost little.  Complex
+    operands go to the function's entry in `COMPLEX`.
     """
+    function = takes_complex(function)
     recipes: dict[Hashable, Recipe | str] = {}
 
     @wraps(function)

@@ -174,7 +174,6 @@ def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> A
 
 
 @cache_call
-@takes_complex
 def full(shape: Any, fill_value: Any, dtype: DTypeLike = None, *, device: Any = None) -> Array:
     """Return an array with the same number everywhere.
 

@@ -56,7 +56,7 @@ def einsum(subscripts: str, /, *operands: Any, optimize: Any = True) -> Array:
         An array of the promoted dtype.
 
     Raises ArgumentError for subscripts that do not fit the operands, ShapeError for sizes that
-    differ, DTypeError for bool.
+    differ, DTypeError for products of bool.
     """
     del optimize
     if not isinstance(subscripts, str):  # NumPy also accepts lists of numbers between operands

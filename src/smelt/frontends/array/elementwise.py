@@ -258,7 +258,6 @@ def imag(x: Any, /) -> Array:
 
 
 @cache_call
-@takes_complex
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Array:
     """Limit the elements of `x` to the range from `min` to `max`.
 
@@ -320,7 +319,6 @@ def _integer_bound(bound: float, dtype: DType, rounded: Callable[[float], int]) 
 
 
 @cache_call
-@takes_complex
 def where(condition: Any, x1: Any = None, x2: Any = None, /) -> Any:
     """Select `x1` where the bool array `condition` is true and `x2` elsewhere.
 

@@ -103,7 +103,7 @@ def explain_call(
     arguments = as_arguments(bound)
     # programs of a GPU read contiguous arrays, of which transposed arguments are copies
     is_device = target is not None and target not in INSTRUCTION_SETS
-    trace, sizes = jitted.find_trace(bound, arguments, turns=not is_device)
+    trace, sizes = jitted.find_trace(bound, arguments, keeps_order=not is_device)
     names = trace.source_size_names(dims)
     if target is not None or not measured:
         return explain_package().report(trace.executable, sizes, target=target, size_names=names)

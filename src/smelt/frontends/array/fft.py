@@ -149,13 +149,12 @@ def _run(what: str, x: Any, sizes: Sequence[int | None], axes: Any, norm: Any) -
             raise ArgumentError(op=what, argument="n", value=n, expected="1 or more")
         extent = shape_of(parts[0].node)[axis]
         whole = what in _REAL and k == len(places) - 1
-        if n is None and extent == (1 if whole and n is None else 0):
+        if n is None and extent == (1 if whole else 0):
             raise ArgumentError(f"{what}: axis {axis} has too few elements for a transform")
-    plain = what in ("fft", "ifft", "fftn", "ifftn")
     if STATE.tapes:
         return _differentiable(what, parts, sizes, places, norm)
     options = {"function": what, "sizes": sizes, "axes": places, "norm": norm}
-    name = "fft" if plain else "fft_real"
+    name = "fft_real" if what in _HALF | _REAL else "fft"
     if what in _REAL:
         return Array.of(call(name, *(p.node for p in parts), **options))
     return call_stacked(name, *parts, **options)
@@ -226,10 +225,18 @@ fftn, ifftn, rfftn, irfftn = map(_several, ("fftn", "ifftn", "rfftn", "irfftn"))
 def _differentiable(
     what: str, parts: tuple[Array, ...], sizes: Sequence[Any], axes: tuple[int, ...], norm: Norm
 ) -> Array:
-    """Return a transform written with complex ones of unchanged sizes."""
+    """Return a transform written with complex ones of unchanged sizes.
+
+    A real result is that of the whole spectrum, whose other half mirrors what is stored of the last
+    axis, once the other axes are transformed:
+
+        irfft([a, b, c, d], n=6) = ifft([a.real, b, c, d.real, conj(c), conj(b)])
+    """
     x: Any = pair(parts[0], parts[1] if len(parts) == 2 else 0.0)
     last = axes[-1]
     if what in _REAL:
+        if len(axes) > 1:
+            x = _differentiable("ifftn", x.parts, sizes[:-1], axes[:-1], norm)
         extent = x.shape[last]
         n = 2 * (extent - 1) if sizes[-1] is None else sizes[-1]
         x = _resized(x, last, n // 2 + 1)
@@ -238,14 +245,10 @@ def _differentiable(
         ends = [pair(_along(x, last, slice(k, k + 1)).parts[0], 0.0) for k in (0, n // 2)]
         halves = [ends[0], middle, *ends[1 : 2 - n % 2], mirror]
         x = complex_functions.COMPLEX["concat"](halves, axis=last)
-        sizes = (*sizes[:-1], None)
+        sizes, axes = (None,), (last,)
     for axis, n in zip(axes, sizes, strict=True):
         x = x if n is None else _resized(x, axis, n)
-    inverse = what.startswith("i") != (what in ("hfft", "ihfft"))
-    conjugated = what in ("hfft", "ihfft")
-    function = ("ifft" if inverse != conjugated else "fft") + ("n" if what.endswith("n") else "")
-    if conjugated:  # hfft is the transform of the conjugate, ihfft the conjugate of ...
-        function = "fft" if what == "hfft" else "ifft"
+    function = ("ifft" if what.startswith("i") else "fft") + ("n" if what.endswith("n") else "")
     options = {"function": function, "sizes": (None,) * len(axes), "axes": axes, "norm": norm}
     result: Any = call_stacked("fft", *x.parts, **options)
     if what in _REAL:

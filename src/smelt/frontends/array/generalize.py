@@ -206,7 +206,7 @@ class _Generalizer:
         flags = () if checks.flag is None else (checks.flag,)
         graph = Graph("lazy", (*inputs, *constants.inputs), (*outputs, *flags), checks=len(flags))
         orders = [dense_axis_order(data) for data in program.buffers]
-        graph, turns = engine.choose_input_layouts(
+        graph, permutations = engine.choose_input_layouts(
             graph, [*orders, *[None] * len(constants.inputs)]
         )
         names_in_shapes = set(input_size_names(graph))
@@ -223,7 +223,7 @@ class _Generalizer:
             tuple(names.index(n) for n in other_names),
             {name: sizes.hints[name] for name in names},
             checks,
-            turns,
+            permutations,
         )
 
 

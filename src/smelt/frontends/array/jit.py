@@ -48,7 +48,7 @@ from smelt.runtime.memory import Spans
 from smelt.types.dtype import DTYPES
 
 if TYPE_CHECKING:
-    from smelt.frontends.array.device_recording import KnownCalls
+    from smelt.frontends.array.device_call import KnownCalls
     from smelt.runtime.call_cache import Record
 
 P = ParamSpec("P")
@@ -258,7 +258,7 @@ class Jit(FunctionObject, Generic[P, R]):
             return device_call.call_on_device(self, bound, out)
         arguments = self.arguments_of(bound)
         try:
-            trace, sizes = self.find_trace(bound, arguments, turns=out is None)
+            trace, sizes = self.find_trace(bound, arguments, keeps_order=out is None)
             results = run_call(trace, sizes, arguments, bound, out)
         except Exception as error:
             fork_safe_import("smelt.journal.tracebacks").hide_frames(error)
@@ -298,11 +298,11 @@ class Jit(FunctionObject, Generic[P, R]):
         return Lowered(trace, bound, tuple(arguments))
 
     def find_trace(
-        self, bound: BoundCall, arguments: Sequence[Argument], *, turns: bool = True
+        self, bound: BoundCall, arguments: Sequence[Argument], *, keeps_order: bool = True
     ) -> tuple[Trace, tuple[int, ...]]:
         """Return a recording that is valid for these arguments and the values of its sizes.
 
-        It is recorded now if there is none.  With `turns` results get the memory order of the
+        It is recorded now if there is none.  With `keeps_order` results get the memory order of the
         arguments, if these agree.
         """
         donated = _overwritable(bound, arguments)
@@ -311,7 +311,7 @@ class Jit(FunctionObject, Generic[P, R]):
             bound.statics,
             tuple(a.signature for a in arguments),
             donated,
-            turns,
+            keeps_order,
             fingerprint(),
         )
         traces = self.traces.setdefault(key, [])
@@ -326,7 +326,7 @@ class Jit(FunctionObject, Generic[P, R]):
             self.options.name, self.traces, key, measures, bound.names, arguments
         )
         trace = record_call(
-            self.options.name, bound.names, arguments, bound.call, donated, turns=turns
+            self.options.name, bound.names, arguments, bound.call, donated, keeps_order=keeps_order
         )
         sizes = trace.match(*measures)
         assert sizes is not None, "a recording does not hold for the call it was made in"
@@ -482,11 +482,11 @@ class SteeredJit(Jit[P, R]):
         return Lowered(lowered.trace, lowered.bound, lowered.arguments, self.settings)
 
     def find_trace(
-        self, bound: BoundCall, arguments: Sequence[Argument], *, turns: bool = True
+        self, bound: BoundCall, arguments: Sequence[Argument], *, keeps_order: bool = True
     ) -> tuple[Trace, tuple[int, ...]]:
         """Return a valid recording and its sizes, compiled under the settings."""
         with self.settings:
-            trace, sizes = super().find_trace(bound, arguments, turns=turns)
+            trace, sizes = super().find_trace(bound, arguments, keeps_order=keeps_order)
             assert trace.executable
             return trace, sizes
 

@@ -9,8 +9,6 @@ fuses with.
 >>> matmul(a, a), vecdot(a, a), solve(a, sm.ones(2))
 (Array([[ 4.,  0.],
        [ 0., 16.]]), Array([ 4., 16.]), Array([0.5 , 0.25]))
-
->>> import smelt as sm
 >>> a = sm.asarray([[2.0, 0.0], [0.0, 5.0]])
 >>> eigh(a).eigenvalues, svdvals(a), slogdet(-a).sign
 (Array([2., 5.]), Array([5., 2.]), Array(1.))
@@ -59,30 +57,10 @@ from smelt.types.expr import Index, add, product
 from smelt.types.tensor import Shape, TensorType, broadcast_shapes
 
 __all__ = [
-    "cholesky",
-    "cross",
-    "det",
-    "diagonal",
-    "eigh",
-    "eigvalsh",
-    "inv",
-    "matmul",
-    "matrix_norm",
-    "matrix_power",
-    "matrix_rank",
-    "matrix_transpose",
-    "outer",
-    "pinv",
-    "qr",
-    "slogdet",
-    "solve",
-    "svd",
-    "svdvals",
-    "tensordot",
-    "trace",
-    "vecdot",
-    "vector_norm",
-]
+    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
+    "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet",
+    "solve", "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
+]  # fmt: skip
 
 __getattr__ = missing_names("smelt.linalg", __all__)
 

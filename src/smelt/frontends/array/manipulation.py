@@ -38,7 +38,6 @@ from smelt.types.tensor import Shape, broadcast_shapes
 
 
 @cache_call
-@takes_complex
 def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
     """Return the elements, in row-major order, in another shape.
 
@@ -56,7 +55,6 @@ def reshape(x: Any, /, shape: Any, *, copy: bool | None = None) -> Array:
 
 
 @cache_call
-@takes_complex
 def permute_dims(x: Any, /, axes: Sequence[int]) -> Array:
     """Permute the dimensions: dimension k of the result is dimension `axes[k]`.
 
@@ -80,7 +78,6 @@ def matrix_transpose(x: Any, /) -> Array:
 
 
 @cache_call
-@takes_complex
 def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Array:
     """Move dimensions `source` to positions `destination` of the result.
 
@@ -104,7 +101,6 @@ def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[in
 
 
 @cache_call
-@takes_complex
 def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
     """Insert dimensions of size 1 at positions `axis` of the result.
 
@@ -120,7 +116,6 @@ def expand_dims(x: Any, /, axis: int | Sequence[int] = 0) -> Array:
 
 
 @cache_call
-@takes_complex
 def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     """Remove the dimensions `axis`, which must have size 1; None removes all of size 1.
 
@@ -140,7 +135,6 @@ def squeeze(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
 
 
 @cache_call
-@takes_complex
 def broadcast_to(x: Any, /, shape: Any) -> Array:
     """Broadcast `x` to a shape, repeating it along new dimensions and those of size 1.
 
@@ -206,7 +200,6 @@ def unstack(x: Any, /, axis: int = 0) -> tuple[Array, ...]:
 
 
 @cache_call
-@takes_complex
 def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
     """Reverse the order of elements along `axis`; None reverses all dimensions.
 
@@ -217,7 +210,6 @@ def flip(x: Any, /, axis: int | Sequence[int] | None = None) -> Array:
 
 
 @cache_call
-@takes_complex
 def roll(x: Any, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None) -> Array:
     """Shift elements cyclically by `shift` positions along `axis`.
 

@@ -20,6 +20,7 @@ from smelt.errors import LeakError
 from smelt.frontends.array.families import BINARY, UNARY
 from smelt.frontends.array.promote import cast, range_error
 from smelt.frontends.array.scope import Scope
+from smelt.frontends.array.sizes import RELATIONS
 from smelt.frontends.array.value import Value, constant
 from smelt.frontends.array.views import as_integer
 from smelt.graph.ir import Node
@@ -235,20 +236,11 @@ class Scalar(Number):
         return Scalar(UNARY["abs"](self.rank0), abs(self.hint), self.scope)
 
 
-_RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
 def _compare_guarded(x: Number, relation: str, y: Any) -> bool:
     """Return whether `x relation y`; the recording is valid where the answer is the same."""
     if not isinstance(y, (Number, int, float, np.integer, np.floating)):
         return NotImplemented
-    truth = _RELATIONS[relation](_hint(x), _hint(y))
+    truth = RELATIONS[relation](_hint(x), _hint(y))
     texts = [
         x.scope.formula_of(v.rank0 if isinstance(v, Scalar) else _size_or_number(v)) for v in (x, y)
     ]

@@ -52,6 +52,11 @@ from smelt.saved.recording import Outcome, Parameter, Recording, SavedArgument
 from smelt.types.dtype import from_numpy
 from smelt.types.expr import sizes_of, substitute
 
+if TYPE_CHECKING:
+    from smelt.explain.saved_report import SavedReport
+
+__all__ = ["LoadedFunction", "Programs", "load", "save"]
+
 MAX_VARIANTS = 8
 """Maximum recordings of one program for sizes that are 1: sizes of 1 and of more follow other rules
 of broadcasting, so each combination is a recording of its own."""
@@ -173,7 +178,7 @@ def _with_sizes(spec: Spec, values: Mapping[str, int]) -> Spec:
 def _draft(lowered: Lowered) -> Draft:
     trace, bound = lowered.trace, lowered.bound
     read = dict(zip(trace.arguments, trace.graph.inputs))
-    turns = trace.permutations
+    permutations = trace.permutations
     _check_statics(bound)
     recording = Recording(
         _parameters(bound.options),
@@ -195,7 +200,7 @@ def _draft(lowered: Lowered) -> Draft:
         trace.result_sizes,
         trace.value_dependent,
         trace.size_inputs,
-        None if turns is None else (turns.inputs, turns.outputs),
+        None if permutations is None else (permutations.inputs, permutations.outputs),
         trace.parameters,
         trace.number_names,
     )
@@ -231,10 +236,7 @@ def _check_statics(bound: BoundCall) -> None:
             raise SaveError(what=f"the static argument {slot!r} of type {kind.__name__}: {value!r}")
 
 
-if TYPE_CHECKING:
-    from smelt.explain.saved_report import SavedReport
-
-__all__ = ["LoadedFunction", "Programs", "load"]
+# ---- loading -------------------------------------------------------------------------------------
 
 
 def load(
@@ -414,13 +416,10 @@ class SavedOptions(Options):
     def __init__(self, name: str, recordings: Sequence[Recording]) -> None:
         self.recordings = recordings
         parameters, statics = recordings[0].parameters, recordings[0].statics
+        defaults = {True: ..., False: inspect.Parameter.empty}
         signature = inspect.Signature(
             [
-                inspect.Parameter(
-                    p.name,
-                    _KINDS[p.kind],
-                    default=... if p.has_default else inspect.Parameter.empty,
-                )
+                inspect.Parameter(p.name, _KINDS[p.kind], default=defaults[p.has_default])
                 for p in parameters
             ]
         )
@@ -476,16 +475,7 @@ def _as_scalar(x: Any, wanted: Collection[SavedArgument]) -> Any:
     return array if fits else x
 
 
-_KINDS = {
-    kind.name: kind
-    for kind in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-        inspect.Parameter.KEYWORD_ONLY,
-        inspect.Parameter.VAR_KEYWORD,
-    )
-}
+_KINDS = {kind.name: kind for kind in type(inspect.Parameter.POSITIONAL_ONLY)}
 
 
 class LoadedFunction(Jit[Any, Any]):
@@ -543,7 +533,7 @@ class LoadedFunction(Jit[Any, Any]):
         ]
 
     def find_trace(
-        self, bound: BoundCall, arguments: Sequence[Argument], *, turns: bool = True
+        self, bound: BoundCall, arguments: Sequence[Argument], *, keeps_order: bool = True
     ) -> tuple[Trace, tuple[int, ...]]:
         """Return the saved recording for these arguments and the values of its sizes.
 

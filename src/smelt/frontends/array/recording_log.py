@@ -5,10 +5,10 @@ Imported by the first recording, since loading `logging` would slow `import smel
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from smelt.frontends.array.sizes import RELATIONS
 from smelt.frontends.array.trace import Argument, Trace
 from smelt.journal import logs
 from smelt.journal.facts import Journal, LoopFound, Retraced, Traced
@@ -16,14 +16,6 @@ from smelt.python.origin import Origin
 from smelt.types.dtype import from_numpy
 from smelt.types.expr import evaluate, sizes_of
 
-_RELATIONS = {
-    "==": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _KEY_PARTS = (
     "structure of the arguments",
     "static arguments",
@@ -83,7 +75,7 @@ def _failed_guard(trace: Trace, measures: Sequence[Any]) -> tuple[str, str]:
             sides = evaluate(guard.left, values), evaluate(guard.right, values)
         except (KeyError, ZeroDivisionError):  # a size that is computed from others
             continue
-        if not _RELATIONS[guard.relation](*sides):
+        if not RELATIONS[guard.relation](*sides):
             names = dict.fromkeys((*sizes_of(guard.left), *sizes_of(guard.right)))
             return str(guard), ", ".join(f"{n} = {values[n]}" for n in names)
     listed = ", ".join(f"{n} = {x}" for n, x in values.items() if not n.startswith("_"))

@@ -248,10 +248,8 @@ def _result_types(
     for r in trace.results:
         if r.kind == "graph":
             out = trace.graph.outputs[r.position].type
-            shape, perm = (
-                dims_at(out.shape, named),
-                trace.permutations and trace.permutations.outputs[r.position],
-            )
+            shape = dims_at(out.shape, named)
+            perm = trace.permutations and trace.permutations.outputs[r.position]
             types.append((out.dtype.numpy, tuple(shape[p] for p in perm) if perm else shape))
         elif r.kind == "argument":
             data = _memory(arguments[r.position])

@@ -164,10 +164,10 @@ def _record(
     if len(prepared.results) != len(trace.results) + has_flag or not trace.only_outputs:
         return None
     entries = prepared.results[: len(trace.results)]
-    turns = [None] * len(entries) if trace.permutations is None else trace.permutations.outputs
+    orders = [None] * len(entries) if trace.permutations is None else trace.permutations.outputs
     types = [
         intern(from_numpy(np.dtype(d)), shape if p is None else tuple(shape[k] for k in p))
-        for (_, shape, d, _, _), p in zip(entries, turns, strict=True)
+        for (_, shape, d, _, _), p in zip(entries, orders, strict=True)
     ]
     has_plain_inputs = trace.permutations is None and not trace.size_inputs
     sources = [*trace.arguments, *range(len(leaves), len(leaves) + len(captured))]
@@ -182,8 +182,8 @@ def _record(
         None if plain else partial(pack, trace),
         partial(refuse_out_of_bounds, trace.bounds.readers) if has_flag else None,
         single=trace.single,
-        turns=turns,
-        tell=(lambda error, inputs: trace.locate_error(error, inputs, sizes))
+        permutations=orders,
+        locate=(lambda error, inputs: trace.locate_error(error, inputs, sizes))
         if has_plain_inputs
         else None,
         result_nests=() if plain else _result_nests(trace),

@@ -53,6 +53,8 @@ RELATIONS: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
     "<": operator.lt,
     "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
 }
 """Relations of guards, as functions."""
 

@@ -41,7 +41,6 @@ def _reduced(what: str, x: Any, axis: Axis, dtype: DTypeLike, keepdims: bool) ->
 
 
 @cache_call
-@takes_complex
 def sum(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the sum over `axis`, all dimensions for None; 0 for no elements.
 
@@ -60,7 +59,6 @@ def sum(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool
 
 
 @cache_call
-@takes_complex
 def prod(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: bool = False) -> Array:
     """Return the product over `axis`, all dimensions for None; 1 for no elements.
 
@@ -70,7 +68,6 @@ def prod(x: Any, /, axis: Axis = None, dtype: DTypeLike = None, *, keepdims: boo
 
 
 @cache_call
-@takes_complex
 def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the maximum over `axis`, all dimensions for None; NaN if any element is NaN.
 
@@ -81,7 +78,6 @@ def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 @cache_call
-@takes_complex
 def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the minimum over `axis`, all dimensions for None; NaN if any element is NaN.
 
@@ -92,7 +88,6 @@ def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 @cache_call
-@takes_complex
 def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return the arithmetic mean over `axis`, all dimensions for None.
 
@@ -104,7 +99,6 @@ def mean(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 @cache_call
-@takes_complex
 def var(
     x: Any,
     /,
@@ -127,7 +121,6 @@ def var(
 
 
 @cache_call
-@takes_complex
 def std(
     x: Any,
     /,
@@ -162,7 +155,6 @@ def _truth(x: Any, what: str) -> Value:
 
 
 @cache_call
-@takes_complex
 def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether every element over `axis` is nonzero, as bool; true for no elements.
 
@@ -172,7 +164,6 @@ def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
 
 
 @cache_call
-@takes_complex
 def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Array:
     """Return whether any element over `axis` is nonzero, as bool; false for no elements.
 
@@ -214,7 +205,6 @@ def _scan(
 
 
 @cache_call
-@takes_complex
 def cumulative_sum(
     x: Any, /, axis: int | None = None, dtype: DTypeLike = None, *, include_initial: bool = False
 ) -> Array:

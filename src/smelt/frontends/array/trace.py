@@ -283,14 +283,14 @@ class Trace:
         What depends on captured arrays only is computed once, if no other code may write to them.
         Raises OutsideError for a position out of bounds.
         """
-        turns = self.permutations
+        permutations = self.permutations
         check = self.checked_first
         if check is not None and check._run(buffers, sizes, None)[0]:
             raise_out_of_bounds(check.bounds, check.graph.inputs, check.complete(buffers, sizes))
         try:
-            if turns is not None:
-                out = None if out is None else turns.permute_outputs(out)
-                return turns.permute_results(self._run(buffers, sizes, out))
+            if permutations is not None:
+                out = None if out is None else permutations.permute_outputs(out)
+                return permutations.permute_results(self._run(buffers, sizes, out))
             results = self._run(buffers, sizes, out)
         except engine.RUN_ERRORS as error:
             self.locate_error(error, [] if self.donate else self.complete(buffers, sizes), sizes)
@@ -332,7 +332,7 @@ def record_call(
     call: Callable[[list[Any]], Any],
     donate: tuple[int, ...] = (),
     *,
-    turns: bool = True,
+    keeps_order: bool = True,
     sizes: Mapping[str, int] | None = None,
 ) -> Trace:
     """Record `call`, a function of the symbolic leaves that are named `labels`.
@@ -357,7 +357,8 @@ def record_call(
         scope.check_unwritten()
         scope.check_replacements()
         orders = [
-            None if a.data is None or not turns else dense_axis_order(a.data) for a in arguments
+            None if a.data is None or not keeps_order else dense_axis_order(a.data)
+            for a in arguments
         ]
         trace = _finish(scope, leaves, results, outputs, tree, donate, orders)
     finally:
@@ -476,7 +477,7 @@ def _finish(
 ) -> Trace:
     order: list[Any] = list(Graph("walk", (), tuple(outputs)).nodes())
     sources = [*leaves, *scope.captured.values()]
-    used = _needed_inputs(scope, sources, order, results)
+    used = _needed_inputs(scope, sources, order)
     labels = _labels([op.label for k in used if isinstance(op := sources[k].op, Input)])
     rebuilt: dict[Node, Node] = {}
     for k, label in zip(used, labels, strict=True):
@@ -490,7 +491,7 @@ def _finish(
     flags = () if checks.flag is None else (checks.flag,)
     graph = Graph(scope.name, inputs, (*results_of_graph, *flags), checks=len(flags))
     input_orders = tuple(orders[k] if k < len(leaves) else None for k in used)
-    graph, turns = engine.choose_input_layouts(graph, input_orders)
+    graph, permutations = engine.choose_input_layouts(graph, input_orders)
     names_in_shapes = input_size_names(graph)
     other_names = [name for name in all_size_names(graph) if name not in names_in_shapes]
     size_inputs = tuple(
@@ -521,7 +522,7 @@ def _finish(
         bool(scope.pinned_scalars or scope.ranges or scope.negated_sizes or scope.conditions),
         tuple(names.index(n) for n in other_names),
         checks,
-        turns,
+        permutations,
         tuple(_parameters(scope, leaves).split(", ")),
         tuple((origin, scope.shape(shape)) for origin, shape in scope.shape_reads),
         {name: x.op.label for x, (name, _) in scope.scalars.items() if isinstance(x.op, Input)},
@@ -545,9 +546,7 @@ def _bounds_checks(scope: Scope, outputs: tuple[Node, ...]) -> BoundsChecks:
     return checks
 
 
-def _needed_inputs(
-    scope: Scope, sources: list[Value], order: list[Any], results: list[Result]
-) -> list[int]:
+def _needed_inputs(scope: Scope, sources: list[Value], order: list[Any]) -> list[int]:
     """Return inputs that are read, or whose shapes determine a needed size."""
     read = set(order)
     used = [x in read for x in sources]

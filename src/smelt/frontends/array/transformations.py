@@ -245,17 +245,11 @@ def _argument_positions(argnums: int | Sequence[int], count: int) -> tuple[int, 
     requested = [as_integer(k, "grad(argnums=...)") for k in axis_list(argnums)]
     for k in requested:
         if not -count <= k < count:
-            raise ArgumentError(
-                op="grad",
-                argument="argnums",
-                value=argnums,
-                expected=f"places among the {count} positional arguments of the call",
-            )
+            expected = f"places among the {count} positional arguments of the call"
+            raise ArgumentError.of("grad", "argnums", argnums, expected)
     places = tuple(k % count for k in requested)
     if len(set(places)) != len(places):
-        raise ArgumentError(
-            op="grad", argument="argnums", value=argnums, expected="each argument at most once"
-        )
+        raise ArgumentError.of("grad", "argnums", argnums, "each argument at most once")
     return places
 
 
@@ -522,12 +516,8 @@ def _axes_of_arguments(in_axes: Any, args: tuple[Any, ...], kwargs: dict[str, An
     else:
         entries = list(in_axes)
         if len(entries) != len(args):
-            raise ArgumentError(
-                op="vmap",
-                argument="in_axes",
-                value=in_axes,
-                expected=f"an entry for each of {len(args)} positional arguments",
-            )
+            expected = f"an entry for each of {len(args)} positional arguments"
+            raise ArgumentError.of("vmap", "in_axes", in_axes, expected)
     axes: list[Any] = []
     for entry, x in zip(entries, args, strict=True):
         axes += _spread(entry, flatten(x)[1], "in_axes")
@@ -541,7 +531,5 @@ def _spread(entry: Any, tree: Any, what: str) -> list[Any]:
     children = () if tree == LEAF else tree[3]
     items = list(entry.values()) if isinstance(entry, dict) else list(entry)
     if not children or len(items) != len(children):
-        raise ArgumentError(
-            op="vmap", argument=what, value=entry, expected="an axis, or axes nested as the arrays"
-        )
+        raise ArgumentError.of("vmap", what, entry, "an axis, or axes nested as the arrays")
     return [a for item, child in zip(items, children) for a in _spread(item, child, what)]

@@ -176,11 +176,11 @@ def scale_weight(
     dtype = element.dtype.compute
     log, moved = POWERS_OF_TWO
     before, after = (terms.apply(log, _clamped(terms, t, dtype)) for t in (last, new))
-    one = terms.const(0.0, dtype)
+    zero = terms.const(0.0, dtype)  # the exponent of 1
     return ScaledWeight(
-        terms.mul(element, terms.apply(moved, one, after)),
+        terms.mul(element, terms.apply(moved, zero, after)),
         terms.apply(moved, before, after),
-        terms.apply(moved, before, one),
+        terms.apply(moved, before, zero),
     )
 
 

@@ -135,9 +135,10 @@ class ArrayTables(NamedTuple):
         grids: Sequence[Index],
         workspaces: Sequence[Index],
     ) -> ArrayTables:
-        """Return the tables of kernels whose values are `arrays`, with `columns` for each launch.
+        """Return the tables of kernels, one for each launch.
 
-        A kernel has `workspaces` of so many bytes.
+        Kernel k has `elements[k]` elements and the values `arrays[k]`. A launch lists `columns` of
+        these: 0 is a kernel's first value, -1 its first one of `workspaces`, given in bytes.
         """
         offset, places = 0, list[list[int]]()
         for n in elements:
@@ -168,7 +169,7 @@ class ArrayTables(NamedTuple):
 
 
 def at_elements(e: Index, elements: int) -> int:
-    """Return an expression over the number of elements of an array."""
+    """Evaluate an expression over the number of elements of an array."""
     return int(evaluate(e, dict.fromkeys(sizes_of(e), elements)))
 
 

@@ -236,7 +236,7 @@ class _Builder(TableBuilder):
                 elif r.part is None:
                     self._add_launches(time, k, r, places)
                 else:
-                    self._add_part(r, places, places.partials[time, k, 0])
+                    self._add_part(r, places.partials[time, k, 0])
         most = max((row[7] for row in (*self.rows, *self.kept_rows)), default=0)
         rows, kept_rows = (
             np.array(x, np.int64).reshape(-1, ROW_WORDS) for x in (self.rows, self.kept_rows)
@@ -352,7 +352,7 @@ class _Builder(TableBuilder):
             self._check_elements({*step_values(layout)})
         return _Ready(step, loaded, None, layout)
 
-    def _add_part(self, ready: _Ready, places: Layout, workspace: int) -> None:
+    def _add_part(self, ready: _Ready, workspace: int) -> None:
         """Add a part that the host drives; `workspace` is the offset of its memory."""
         step = ready.step
         assert isinstance(step, HostStep)
@@ -450,7 +450,7 @@ class _Builder(TableBuilder):
         start, workspace = (places.partials[*at, k] for k in range(2))
         first_row = len(self.rows)
         words = [w for t in tables.tables for w in t.words()]
-        self._add_fills(name, code.modules[0].device, words, (start, workspace), places)
+        self._add_fills(name, code.modules[0].device, words, (start, workspace))
         for launch, table in zip(code.code.launches, tables.tables, strict=True):
             if table.programs:
                 function = code.modules[launch.image].function(launch.symbol, launch.shared_bytes)
@@ -465,14 +465,7 @@ class _Builder(TableBuilder):
             start += 8 * len(table.words())
         self._add_segment(first_row)
 
-    def _add_fills(
-        self,
-        name: str,
-        device: Device,
-        words: list[Word],
-        at: tuple[int, int],
-        places: Layout,
-    ) -> None:
+    def _add_fills(self, name: str, device: Device, words: list[Word], at: tuple[int, int]) -> None:
         """Add launches that write words to the first of two offsets in the arena.
 
         Addresses of chunks' results count from the second one.

@@ -404,7 +404,7 @@ def run_tile(lanes: int, stored: str, *types: str, short: bool = True) -> Func:
     """Return the loops that pack as many runs as a vector has lanes.
 
     The first type is that of the filter, the last one that of the panel.  Runs past the last row
-    repeat it; `next` has those which are prefetched meanwhile.  The last square of a run overlaps
+    repeat it; `next` has those which are prefetched meanwhile.  The last tile of a run overlaps
     the one before.  With `short`, runs may have less than a vector.
     """
     value = "w[min({r}, rows - 1)*stride + {at}{k}{mask}]"
@@ -412,7 +412,7 @@ def run_tile(lanes: int, stored: str, *types: str, short: bool = True) -> Func:
     for dtype in conversions:
         value = f"{dtype}({value})"
 
-    def square(r: str, k: str, at: str, mask: str) -> str:
+    def tile(r: str, k: str, at: str, mask: str) -> str:
         loaded = value.format(r=r, k=k, at=at, mask=mask)
         return f"""each {r} in 0 .. {lanes}
         prefetch next[{r}*stride + {at}0] level 2
@@ -420,13 +420,13 @@ def run_tile(lanes: int, stored: str, *types: str, short: bool = True) -> Func:
           to_{k} = table[{at}{k}]
           p[to_{k} + {r}] = {loaded}"""
 
-    other = f"  else\n      {square('s', 'j', '', ' | j < length')}" if short else ""
+    other = f"  else\n      {tile('s', 'j', '', ' | j < length')}" if short else ""
     (func,) = parse(f"""
 tile runs(p: out {packed}[], w: {stored}[], table: i64[], next: {stored}[]; stride, rows, length)
   if length >= {lanes}
     for i in 0 .. length by {lanes}
       at = min(i, length - {lanes})
-      {square("r", "k", "at + ", "")}
+      {tile("r", "k", "at + ", "")}
 {other}""").funcs
     func = transpose_tile(func, "r", "k")
     return hoist_offsets(transpose_tile(func, "s", "j") if short else func)
@@ -462,9 +462,9 @@ def pair_loads(c: ConvPlan) -> tuple[Access, Access] | None:
     first_load, second_load = loads
     plain = not first_load.limits and sub(second_load.offset, first_load.offset) == c.taps
     plain &= len(second_load.limits) <= 1  # its bound: the last channel may have no partner
-    steps = [coefficient(first_load.offset, a) for a in (c.m, c.depth, c.flat)]
-    lies = steps[0] is not None and not axes_of(steps[0]) and steps[1:] == [2 * c.taps, 1]
-    return (first_load, second_load) if plain and lies else None
+    row, pair, tap = (coefficient(first_load.offset, a) for a in (c.m, c.depth, c.flat))
+    runs = row is not None and not axes_of(row) and (pair, tap) == (2 * c.taps, 1)
+    return (first_load, second_load) if plain and runs else None
 
 
 def pack_filter_pairs(env: Environment, c: ConvPlan, loads: tuple[Access, Access]) -> None:

@@ -88,7 +88,7 @@ class SmallMSwappedGemm(FusedGemmPacker):
     def run(self) -> None:
         """Emit all columns of this task, some at a time, for all products emitted together."""
         env, b, c = self.env, self.b, self.c
-        if c.keeps_sums:
+        if c.keeps_sums:  # the last product whose sums one epilogue reads runs all of them
             return
         self.others = self._kept_products()
         products = [*self.others, self]
@@ -109,7 +109,7 @@ class SmallMSwappedGemm(FusedGemmPacker):
 
     def _prepare(self) -> None:
         """Emit what precedes all columns."""
-        if self.c.leader is None:
+        if self.c.leader is None:  # otherwise that product has packed the same rows
             self._zero_panel_tail()
             self._pack_right()
         self._locate_left()
