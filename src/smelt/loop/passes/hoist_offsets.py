@@ -78,7 +78,7 @@ class _Hoister(Rewriter):
         return tuple(out)
 
     def _changes(self, s: ir.For, lets: dict[Index, str]) -> dict[Index, Index]:
-        """Return the new expressions of a loop's body; adds what is bound before it to `lets`."""
+        """Return the new expressions of a loop; adds what is bound before it to `lets`."""
         varying = {ir.AT, s.var, *bound((s,))}
 
         def varies(a: Atom) -> bool:
