@@ -139,13 +139,13 @@ def test_pickles_of_other_fields_are_refused() -> None:
 
 def test_methods_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
-    plain = smelt.python.dataclass._compile_method
+    plain = smelt.python.dataclass._make_method
 
     def noted(name: str, *rest: Any) -> Any:
         names.append(name)
         return plain(name, *rest)
 
-    monkeypatch.setattr(smelt.python.dataclass, "_compile_method", noted)
+    monkeypatch.setattr(smelt.python.dataclass, "_make_method", noted)
     kind = built(dataclass, {"frozen": True, "slots": True})
     assert names == []
     first = kind(1, c=())

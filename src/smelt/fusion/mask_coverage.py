@@ -34,7 +34,7 @@ class MaskCoverage:
         self.sizes, self.cut, self.hints = sizes, cut, hints
 
     def mean_share(self, start: Term | None, stop: Term | None, name: str) -> float:
-        """Return the mean share of axis `name` from `start` up to `stop`; None is its end."""
+        """Return the mean share of an axis from `start` up to `stop`; None is its end."""
         if start is None and stop is None:
             return 1.0
         shares = (
@@ -80,7 +80,7 @@ class MaskCoverage:
         axes: Iterable[str],
         fixed: frozenset[str],
     ) -> dict[str, float]:
-        """Return the share of each of `axes` that a block of axis `name` reads in one pass.
+        """Return the share of each of `axes` that a block reads in one pass.
 
         `part` has the terms of the pass. Axes that it reads in full are left out. The lowering does
         the same with ranges instead of shares (`smelt.lower.mask_bounds`).

@@ -35,13 +35,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import count
 from math import prod
 
 from smelt.kernel import ir
 from smelt.kernel.canonical import names_of
 from smelt.kernel.walk import joined_axes, loads, map_values, visit_body
+from smelt.python.dataclass import replace
 from smelt.types.expr import (
     Atom,
     Index,

@@ -12,11 +12,11 @@ Ref(name='g', next=False)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeAlias
 
 from smelt.kernel import ir
 from smelt.python.caches import cached_by_identity
+from smelt.python.dataclass import replace
 from smelt.types.expr import Atom, Expr, Index, atoms, axes_of, dependent_axes, map_variables
 
 

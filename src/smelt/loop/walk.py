@@ -20,7 +20,7 @@ A rebuilt node whose parts are unchanged is the same object, so that rewriting c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
@@ -30,22 +30,22 @@ from smelt.types.expr import Atom, Index
 Body: TypeAlias = tuple[ir.Statement, ...]
 
 
+_OPERANDS: Final[dict[type, Callable[[Any], tuple[ir.Value, ...]]]] = {
+    **dict.fromkeys((ir.Apply, ir.Across, ir.Shuffle), lambda v: v.args),
+    **dict.fromkeys((ir.Cast, ir.Splat), lambda v: (v.arg,)),
+    ir.Load: lambda v: place_values(v.place),
+}
+
+
 def operands(v: ir.Value) -> tuple[ir.Value, ...]:
     """Return the direct operands of a value, those of a load's place included."""
-    match v:
-        case ir.Load(place):
-            return place_values(place)
-        case ir.Apply(args=args) | ir.Across(args=args) | ir.Shuffle(args=args):
-            return args
-        case ir.Cast(arg=arg) | ir.Splat(arg=arg):
-            return (arg,)
-        case _:
-            return ()
+    of = _OPERANDS.get(type(v))
+    return of(v) if of else ()
 
 
 def place_values(place: ir.Place) -> tuple[ir.Value, ...]:
     """Return the values of a place: a position without an index expression, and the mask."""
-    at = () if isinstance(place.at, int | expr.Expr) else (place.at,)
+    at = () if isinstance(place.at, Index) else (place.at,)
     return at if place.mask is None else (*at, place.mask)
 
 
@@ -62,10 +62,11 @@ def places(s: ir.Statement) -> tuple[ir.Place, ...]:
 
 def values(s: ir.Statement) -> tuple[ir.Value, ...]:
     """Return the values of a statement, without those of statements inside it."""
-    inner = tuple(v for p in places(s) for v in place_values(p))
     match s:
-        case ir.Let(value=value) | ir.Next(value=value) | ir.Store(value=value):
-            return (*inner, value)
+        case ir.Let(value=value) | ir.Next(value=value):
+            return (value,)
+        case ir.Store(place=place, value=value):
+            return (*place_values(place), value)
         case ir.Fold(value=value, position=position):
             return (value,) if position is None else (value, position)
         case ir.If(cond=cond):
@@ -73,7 +74,7 @@ def values(s: ir.Statement) -> tuple[ir.Value, ...]:
         case ir.For(carry=carry):
             return tuple(v for c in carry for v in (c.init, c.start) if v is not None)
         case _:
-            return inner
+            return tuple(v for p in places(s) for v in place_values(p))
 
 
 def indices(s: ir.Statement) -> tuple[Index, ...]:
@@ -93,25 +94,29 @@ def indices(s: ir.Statement) -> tuple[Index, ...]:
 def place_indices(place: ir.Place) -> tuple[Index, ...]:
     """Return the index expressions of a place."""
     at = place.at
-    return (at, place.stride) if isinstance(at, int | expr.Expr) else (place.stride,)
+    return (at, place.stride) if isinstance(at, Index) else (place.stride,)
 
 
 def visit(v: ir.Value) -> Iterator[ir.Value]:
     """Yield a value and everything inside it."""
-    yield v
-    for inner in operands(v):
-        yield from visit(inner)
+    left = [v]
+    while left:
+        v = left.pop()
+        yield v
+        left += operands(v)[::-1]
 
 
-def statements(body: Iterable[ir.Statement]) -> Iterator[ir.Statement]:
-    """Yield statements and those inside them, in order."""
+def statements(body: Iterable[ir.Statement]) -> list[ir.Statement]:
+    """Return statements and those inside them, in order."""
+    out: list[ir.Statement] = []
     for s in body:
-        yield s
+        out.append(s)
         if isinstance(s, ir.For):
-            yield from statements(s.body)
+            out += statements(s.body)
         elif isinstance(s, ir.If):
-            yield from statements(s.then)
-            yield from statements(s.other)
+            out += statements(s.then)
+            out += statements(s.other)
+    return out
 
 
 def loads(*roots: ir.Value) -> Iterator[ir.Load]:
@@ -124,6 +129,8 @@ def names_in(v: ir.Value) -> set[str]:
     out: set[str] = set()
     for x in visit(v):
         match x:
+            case ir.Apply() | ir.Const():
+                pass
             case ir.Ref(name):
                 out.add(name)
             case ir.IndexValue(index=index) | ir.Prefix(count=index):
@@ -230,8 +237,8 @@ class Rewriter:
 
     def place(self, p: ir.Place) -> ir.Place:
         """Rebuild a place."""
-        at = self.index(p.at) if isinstance(p.at, int | expr.Expr) else self.value(p.at)
-        if not isinstance(at, int | expr.Expr) and (position := ir.as_index(at)) is not None:
+        at = self.index(p.at) if isinstance(p.at, Index) else self.value(p.at)
+        if not isinstance(at, Index) and (position := ir.as_index(at)) is not None:
             at = position
         stride = p.stride if p.stride == 1 else self.index(p.stride)
         mask = None if p.mask is None else self.value(p.mask)
@@ -377,6 +384,8 @@ def is_short(e: expr.Expr) -> bool:
 
 def rename(body: Iterable[ir.Statement], names: Mapping[str, str]) -> Body:
     """Rename values, arrays and variables where they are bound and where they are read."""
+    if not names:
+        return tuple(body)
 
     def leaf(a: Atom) -> Index | None:
         new = names.get(a.name)

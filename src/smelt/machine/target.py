@@ -43,6 +43,7 @@ from smelt.machine.processor import (
     usable_cores,
 )
 from smelt.machine.tiling import CPU_TILING, Tiling
+from smelt.python.caches import cached_property
 from smelt.python.dataclass import dataclass
 from smelt.types.json_data import from_data
 
@@ -394,6 +395,10 @@ class Target:
 
     def to_json(self) -> str:
         """Return all fields as JSON, with sorted keys."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True, indent=1)
 
     @classmethod

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
@@ -328,30 +329,7 @@ class ScalarOp:
         Raises DTypeError for a wrong number of operands, a kind that the row does not accept, or
         operands whose types differ although the row needs one (callers promote).
         """
-        rule = self.rule
-        if len(dtypes) != self.arity:
-            raise DTypeError(f"{self.name} takes {self.arity} operands, not {len(dtypes)}")
-        lead = dtypes[rule.lead]
-        for position, (dtype, kinds) in enumerate(zip(dtypes, rule.accepts, strict=True)):
-            if dtype.kind not in kinds:
-                raise DTypeError(
-                    f"{self.name} is not defined for {dtype.long}"
-                    f" (operand {position + 1} takes: {', '.join(kinds)})"
-                )
-            must_match = kinds == rule.accepts[rule.lead] and position not in rule.free
-            if must_match and dtype != lead:
-                raise DTypeError(
-                    f"{self.name} wants operands of one type, not {lead.long} and {dtype.long}"
-                )
-        for position, dtype in rule.fixed:
-            if dtypes[position] != dtype:
-                raise DTypeError(
-                    f"{self.name} takes {dtype.long} as operand {position + 1},"
-                    f" not {dtypes[position].long}"
-                )
-        if rule.result == "same":
-            return lead
-        return bool_ if rule.result == "bool" else rule.result
+        return _result(self, dtypes)
 
     def apply(self, machine: Machine[Any], dtypes: Sequence[DType], args: Sequence[Any]) -> Any:
         """Emit the operator on register values of the given operand types."""
@@ -360,3 +338,32 @@ class ScalarOp:
 
     def __repr__(self) -> str:
         return self.name
+
+
+@cache
+def _result(op: ScalarOp, dtypes: tuple[DType, ...]) -> DType:
+    """Find `ScalarOp.result`."""
+    rule = op.rule
+    if len(dtypes) != op.arity:
+        raise DTypeError(f"{op.name} takes {op.arity} operands, not {len(dtypes)}")
+    lead = dtypes[rule.lead]
+    for position, (dtype, kinds) in enumerate(zip(dtypes, rule.accepts, strict=True)):
+        if dtype.kind not in kinds:
+            raise DTypeError(
+                f"{op.name} is not defined for {dtype.long}"
+                f" (operand {position + 1} takes: {', '.join(kinds)})"
+            )
+        must_match = kinds == rule.accepts[rule.lead] and position not in rule.free
+        if must_match and dtype != lead:
+            raise DTypeError(
+                f"{op.name} wants operands of one type, not {lead.long} and {dtype.long}"
+            )
+    for position, dtype in rule.fixed:
+        if dtypes[position] != dtype:
+            raise DTypeError(
+                f"{op.name} takes {dtype.long} as operand {position + 1},"
+                f" not {dtypes[position].long}"
+            )
+    if rule.result == "same":
+        return lead
+    return bool_ if rule.result == "bool" else rule.result

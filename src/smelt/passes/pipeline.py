@@ -14,7 +14,6 @@ graph f(x: f32[n]) {
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from types import UnionType
@@ -58,7 +57,7 @@ from smelt.passes.sink_slices import sink_slices
 from smelt.passes.split_gated_matmul import split_gated_matmul
 from smelt.passes.stencils import mark_packed_stencils
 from smelt.passes.views import move_views
-from smelt.python.dataclass import dataclass
+from smelt.python.dataclass import dataclass, replace
 from smelt.types.dtype import DType, bf16, i64
 from smelt.types.expr import Index, evaluate, sizes_of
 

@@ -16,7 +16,9 @@ comparison and hash are stubs that replace themselves with the compiled method.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -44,9 +46,23 @@ else:
         return decorate if cls is None else decorate(cls)
 
 
-__all__ = ["build", "dataclass"]
+__all__ = ["build", "dataclass", "replace"]
 
 Class = Any
+T = TypeVar("T")
+
+
+def replace(instance: T, /, **changes: Any) -> T:
+    """Return a copy of a data class with other fields, as `dataclasses.replace` does."""
+    for name in _initial_fields(type(instance)):
+        if name not in changes:
+            changes[name] = getattr(instance, name)
+    return type(instance)(**changes)
+
+
+@cache
+def _initial_fields(cls: Class) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls) if f.init)
 
 
 def build(cls: Class, frozen: bool, slots: bool, eq: bool, shown: bool, kw_only: bool) -> Class:
@@ -87,64 +103,86 @@ def _lazy_method(cls: Class, name: str, compile_method: Any) -> Any:
     return method
 
 
-def _compile_method(name: str, parameters: str, lines: list[str], namespace: dict[str, Any]) -> Any:
-    body = "".join(f"\n {line}" for line in lines or ["pass"])
+@cache
+def _template(name: str, parameters: str, body: str) -> Any:
+    """Compile a method; classes of one shape share it, which takes most of the time."""
+    namespace: dict[str, Any] = {}
     exec(f"def {name}({parameters}):{body}", namespace)  # noqa: S102
-    return namespace[name]
+    return namespace[name].__code__
+
+
+def _make_method(
+    name: str, parameters: str, lines: list[str], names: dict[str, str], namespace: dict[str, Any]
+) -> Any:
+    """Return a method of these lines, where `names` says what their placeholders stand for."""
+    code = _template(name, parameters, "".join(f"\n {line}" for line in lines or ["pass"]))
+    variables, attributes = (
+        tuple([names.get(x, x) for x in part]) for part in (code.co_varnames, code.co_names)
+    )
+    return FunctionType(code.replace(co_varnames=variables, co_names=attributes), namespace, name)
 
 
 def _initialiser(cls: Class, frozen: bool) -> Any:
     """Compile `__init__`, which bypasses `__setattr__` in a frozen class."""
     namespace: dict[str, Any] = {"_none": dataclasses.MISSING, "_set": object.__setattr__}
     parameters: dict[bool, list[str]] = {False: ["self"], True: []}
+    defaults: dict[bool, dict[str, Any]] = {False: {}, True: {}}
+    names: dict[str, str] = {}
     lines: list[str] = []
     for k, f in enumerate(dataclasses.fields(cls)):
-        namespace[f"_d{k}"] = f.default
+        names |= {f"_a{k}": f.name, f"_x{k}": f.name}
+        namespace |= {f"_d{k}": f.default, f"_n{k}": f.name}
         # dict[str, int]() is much slower than dict(): it sets __orig_class__.
         namespace[f"_f{k}"] = getattr(f.default_factory, "__origin__", f.default_factory)
         has_factory = f.default_factory is not dataclasses.MISSING
         has_default = f.default is not dataclasses.MISSING
         value = f"_f{k}()" if has_factory else f"_d{k}"
         if f.init:
-            default = "=_none" if has_factory else f"=_d{k}" if has_default else ""
-            parameters[f.kw_only is True].append(f.name + default)
-            value = f"_f{k}() if {f.name} is _none else {f.name}" if has_factory else f.name
+            parameters[f.kw_only is True].append(f"_a{k}")
+            if has_factory or has_default:
+                defaults[f.kw_only is True][f.name] = f.default
+            value = f"_f{k}() if _a{k} is _none else _a{k}" if has_factory else f"_a{k}"
         elif not (has_factory or has_default):
             continue
         member = cls.__dict__.get(f.name)
         if not frozen:
-            lines.append(f"self.{f.name} = {value}")
+            lines.append(f"self._x{k} = {value}")
         elif hasattr(member, "__set__"):  # a slot
             namespace[f"_s{k}"] = member.__set__  # type: ignore[union-attr]
             lines.append(f"_s{k}(self, {value})")
         else:
-            lines.append(f"_set(self, {f.name!r}, {value})")
+            lines.append(f"_set(self, _n{k}, {value})")
     if hasattr(cls, "__post_init__"):
         lines.append("self.__post_init__()")
     keyword_only = ["*", *parameters[True]] if parameters[True] else []
-    return _compile_method(
-        "__init__", ", ".join([*parameters[False], *keyword_only]), lines, namespace
-    )
+    every = ", ".join([*parameters[False], *keyword_only])
+    method = _make_method("__init__", every, lines, names, namespace)
+    method.__defaults__, method.__kwdefaults__ = tuple(defaults[False].values()), defaults[True]
+    return method
 
 
-def _tuple_text(owner: str, names: list[str]) -> str:
-    return f"({''.join(f'{owner}.{name}, ' for name in names)})"
+def _tuple_text(owner: str, count: int) -> str:
+    return f"({''.join(f'{owner}._x{k}, ' for k in range(count))})"
 
 
 def _comparison(cls: Class) -> Any:
-    chosen = [f.name for f in dataclasses.fields(cls) if f.compare]
-    mine, theirs = (_tuple_text(of, chosen) for of in ("self", "other"))
+    names = {
+        f"_x{k}": f.name for k, f in enumerate(f for f in dataclasses.fields(cls) if f.compare)
+    }
+    mine, theirs = (_tuple_text(of, len(names)) for of in ("self", "other"))
     lines = [
         f"if other.__class__ is self.__class__: return {mine} == {theirs}",
         "return NotImplemented",
     ]
-    return _compile_method("__eq__", "self, other", lines, {})
+    return _make_method("__eq__", "self, other", lines, names, {})
 
 
 def _hash(cls: Class) -> Any:
     fields = dataclasses.fields(cls)
     chosen = [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
-    return _compile_method("__hash__", "self", [f"return hash({_tuple_text('self', chosen)})"], {})
+    names = {f"_x{k}": name for k, name in enumerate(chosen)}
+    lines = [f"return hash({_tuple_text('self', len(names))})"]
+    return _make_method("__hash__", "self", lines, names, {})
 
 
 def _repr(self: Any) -> str:

@@ -258,7 +258,7 @@ class LoopPrinter:
         mask = self._mask(place)
         if place.lanes == 1:
             store_scalar(m, self._address(place), raw, dtype, mask)
-        elif place.stride == 1 and not isinstance(place.at, loop.Value):
+        elif place.stride == 1 and isinstance(place.at, Index):
             store_vector(m, self._address(place), raw, dtype, mask, bypass=s.nontemporal)
         else:
             scatter(m, self.addresses[place.buffer], self._offsets(place), raw, dtype, mask)
@@ -301,30 +301,20 @@ class LoopPrinter:
     def value(self, v: loop.Value) -> Typed:
         """Print a value."""
         match v:
+            case loop.Ref(name):
+                return self.names[name]
+            case loop.Apply(op, args):
+                special = self._special(v) if op in ("add", "fma", "le") else None
+                return special or self._apply(op, [self.value(a) for a in args])
+            case loop.Load():
+                return self._load(v)
             case loop.Const(value, dtype) | loop.IndexValue(int(value), dtype):
                 return Typed(self.machine(1).const(dtype.compute, value), dtype.compute)
             case loop.IndexValue(index, dtype):
                 m, at = self.machine(1), self.index(index)
                 return Typed(cast(m, at, i64, dtype), dtype)
-            case loop.Ref(name):
-                return self.names[name]
-            case loop.Load():
-                return self._load(v)
-            case loop.Apply("add", (loop.Cast() as wide, other)) if wide.dtype == f64:
-                x, y = self.value(wide), self.value(other)
-                if x.lanes == y.lanes > 1:  # conversions keep the ports of additions busy
-                    return Typed(self.machine(x.lanes).add_aside(x.value, y.value), f64)
-                return self._apply("add", [x, y])
-            case loop.Apply("fma", (first, loop.Const(1.0), other)):
-                x, y = self.value(first), self.value(other)
-                if x.lanes == y.lanes > 1:
-                    return Typed(self.machine(x.lanes).add_aside(x.value, y.value), x.dtype)
-                return self._apply("add", [x, y])
-            case loop.Apply("le", (loop.IndexValue(0), loop.LaneIndex() as gap)):
-                mask = self._periodic_mask(gap)
-                return Typed(mask, bool_) if mask else self._apply("le", self._values(v.args))
-            case loop.Apply(op, args):
-                return self._apply(op, self._values(args))
+            case loop.Shuffle():
+                return self._shuffle(v)
             case loop.Cast(arg, dtype):
                 x = self.value(arg)
                 return Typed(cast(self.machine(x.lanes), x.value, x.dtype, dtype), dtype.compute)
@@ -347,6 +337,29 @@ class LoopPrinter:
                 return self._across(COMBINES[combine], [self.value(a) for a in args])
             case loop.Across(combine, (arg,), True):
                 return self._prefixes(COMBINES[combine], self.value(arg))
+            case _:
+                raise InternalError(f"{value_text(v)} is not printed yet")
+
+    def _special(self, v: loop.Apply) -> Typed | None:
+        """Print an operator that has other instructions for some operands; None if it has not."""
+        match v:
+            case loop.Apply("add", (loop.Cast() as first, other)) if first.dtype == f64:
+                pass  # conversions keep the ports of additions busy
+            case loop.Apply("fma", (first, loop.Const(1.0), other)):
+                pass
+            case loop.Apply("le", (loop.IndexValue(0), loop.LaneIndex() as gap)):
+                mask = self._periodic_mask(gap)
+                return Typed(mask, bool_) if mask else None
+            case _:
+                return None
+        x, y = self.value(first), self.value(other)
+        if x.lanes == y.lanes > 1:
+            return Typed(self.machine(x.lanes).add_aside(x.value, y.value), x.dtype)
+        return self._apply("add", [x, y])
+
+    def _shuffle(self, v: loop.Shuffle) -> Typed:
+        """Print lanes of vectors in another order."""
+        match v:
             case loop.Shuffle((loop.Ref(name),), "permute", table) if name in self.tiles:
                 return self.tiles[name][table[0] // len(table)]
             case loop.Shuffle(args, "halves"):
@@ -367,11 +380,8 @@ class LoopPrinter:
             case _:
                 raise InternalError(f"{value_text(v)} is not printed yet")
 
-    def _values(self, args: Sequence[loop.Value]) -> list[Typed]:
-        return [self.value(a) for a in args]
-
     def _apply(self, op: str, args: Sequence[Typed]) -> Typed:
-        lanes = max(a.lanes for a in args)
+        lanes = max([a.lanes for a in args])
         dtypes = [a.dtype for a in args]
         values = [a.value if lanes == 1 else splat(self.b, a.value, lanes) for a in args]
         row = SCALARS[op]
@@ -461,9 +471,7 @@ class LoopPrinter:
 
     def _address(self, place: loop.Place) -> Value:
         base, dtype = self.addresses[place.buffer], self.dtypes[place.buffer]
-        at = (
-            self.value(place.at).value if isinstance(place.at, loop.Value) else self.index(place.at)
-        )
+        at = self.index(place.at) if isinstance(place.at, Index) else self.value(place.at).value
         address = element_address(self.b, base, at, dtype)
         on = None if place.mask is None or place.lanes == 1 else self.value(place.mask)
         # A masked vector of no lanes takes hundreds of cycles where nothing is mapped.
@@ -471,7 +479,7 @@ class LoopPrinter:
 
     def _offsets(self, place: loop.Place) -> Value:
         """Print the offset of every lane."""
-        if isinstance(place.at, loop.Value):
+        if not isinstance(place.at, Index):
             return self.value(place.at).value
         first = splat(self.b, self.index(place.at), place.lanes)
         stride = splat(self.b, self.index(place.stride), place.lanes)
@@ -486,7 +494,7 @@ class LoopPrinter:
         if permuted is not None and v.other is None:
             return Typed(permuted, dtype.compute)
         mask = self._mask(place)
-        plain = not isinstance(place.at, loop.Value)
+        plain = isinstance(place.at, Index)
         if place.lanes == 1:
             value = load_scalar(m, self._address(place), dtype, mask)
         elif plain and place.stride == 1:

@@ -10,7 +10,6 @@ example by collapsing adjacent axes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from smelt.codegen.llvm.loopir.collapse_axes import collapse, collapse_spatial, split_axes
 from smelt.codegen.llvm.loopir.compute_at import compute_at_windows
@@ -27,6 +26,7 @@ from smelt.kernel.block_reduction import ReductionValue, block_reduction, row_of
 from smelt.kernel.transform.split_merge import SplitMerge, split_merge
 from smelt.kernel.transform.stream_to_reduction import reads_reduction, reductions_of
 from smelt.kernel.walk import splits, visit_body
+from smelt.python.dataclass import replace
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import Index, add, floordiv, maximum, product
 

@@ -11,7 +11,6 @@ Which passes run follows from the schedule, and each of them is a function from 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from math import gcd
 
@@ -65,7 +64,7 @@ from smelt.loop.passes.unroll_and_jam import jam
 from smelt.loop.passes.vectorize import Tail, vectorize
 from smelt.loop.walk import Names, fresh, loop_around, loop_over, replace_loop, statements
 from smelt.ops.scalar import SCALARS
-from smelt.python.dataclass import dataclass
+from smelt.python.dataclass import dataclass, replace
 from smelt.types.dtype import bool_
 from smelt.types.expr import Index, add, coefficient, floordiv, maximum, minimum, mul, product, sub
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -44,7 +44,7 @@ from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern
 from smelt.ops.index import Gather, Scatter
-from smelt.python.dataclass import dataclass
+from smelt.python.dataclass import dataclass, replace
 from smelt.python.origin import Origin
 from smelt.runtime.compile_scope import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy

@@ -53,7 +53,6 @@ func f(x: i32[n], y: out i64[1]; n)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
@@ -65,6 +64,7 @@ from smelt.loop.reduce_rows import reduce_rows
 from smelt.loop.steps import Pair, better, exact, join_sums, no_gain, two_sum
 from smelt.loop.walk import Body, Names, fresh, operands, statements, with_func_body
 from smelt.ops.combine import COMBINES
+from smelt.python.dataclass import replace
 from smelt.types.dtype import f64
 
 __all__ = ["Module", "accumulate"]

@@ -40,7 +40,6 @@ different distances from a line are never aligned together; pieces of 16 bytes m
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from functools import reduce
 
 from smelt.errors import LoopPassError
@@ -61,7 +60,7 @@ from smelt.loop.walk import (
     substitute_index,
 )
 from smelt.ops.combine import BOTH
-from smelt.python.dataclass import dataclass
+from smelt.python.dataclass import dataclass, replace
 from smelt.types.expr import Expr, Index, add, axis, floordiv, minimum, mod, mul, sub
 
 __all__ = [

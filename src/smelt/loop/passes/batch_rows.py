@@ -26,7 +26,6 @@ lanes are combined in the same order, so that its result does not depend on the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from smelt.errors import LoopPassError
@@ -47,7 +46,7 @@ from smelt.loop.walk import (
     substitute_index,
     values,
 )
-from smelt.python.dataclass import dataclass
+from smelt.python.dataclass import dataclass, replace
 from smelt.types import expr
 from smelt.types.expr import Expr, Index, coefficient
 

@@ -18,7 +18,6 @@ func f(x: f32[3], y: out f32[n*3]; n)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
@@ -36,6 +35,7 @@ from smelt.loop.walk import (
     values,
     visit,
 )
+from smelt.python.dataclass import replace
 from smelt.types import expr
 from smelt.types.expr import Index, coefficient
 

@@ -17,7 +17,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from smelt.kernel.bounds import COMPARISONS
 from smelt.loop import ir
@@ -33,7 +32,7 @@ from smelt.loop.walk import (
     visit,
     with_body,
 )
-from smelt.python.dataclass import dataclass
+from smelt.python.dataclass import dataclass, replace
 from smelt.types import expr
 from smelt.types.dtype import bool_
 from smelt.types.expr import Index, coefficient

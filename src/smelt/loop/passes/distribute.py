@@ -24,7 +24,6 @@ anyway is read from there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from smelt.errors import LoopPassError
@@ -42,6 +41,7 @@ from smelt.loop.walk import (
     replace_loop,
     statements,
 )
+from smelt.python.dataclass import replace
 from smelt.types import expr
 from smelt.types.expr import Expr
 

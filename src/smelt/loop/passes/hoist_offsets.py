@@ -20,6 +20,8 @@ What is outside of tasks stays, and so do single variables and their multiples b
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, get_args
 
 from smelt.loop import ir
 from smelt.loop.ir import Module
@@ -39,66 +41,103 @@ __all__ = ["Module", "hoist_offsets"]
 
 def hoist_offsets(func: ir.Func) -> ir.Func:
     """Move the invariant terms of index expressions in front of their loops."""
-    return with_func_body(func, _Hoister(Names(func)).block(func.body))
+    return with_func_body(func, _Hoister(Names(func)).body(func.body))
 
 
-class _Hoister:
-    """Rewrites blocks, outer loops first."""
+class _Hoister(Rewriter):
+    """Rewrites blocks once; `known` has what the loops around change, outer loops first."""
 
-    def __init__(self, names: Names) -> None:
-        self.names = names
+    def __init__(self, new_names: Names) -> None:
+        super().__init__()
+        self.new_names = new_names
+        self.inside: dict[int, dict[Index, None]] = {}
+        """Index expressions in statements, by the statement's identity."""
 
-    def block(self, body: Body) -> Body:
-        """Rewrite the loops of a block, which share what is bound before them."""
+    def index(self, e: Index) -> Index:
+        """Change an index expression."""
+        return self.known.get(e, e)
+
+    def body(self, body: Body) -> Body:
+        """Rewrite the statements of a block, whose loops share what is bound before them."""
         out: list[ir.Statement] = []
         lets: dict[Index, str] = {}
         for s in body:
             if isinstance(s, ir.For):
-                before, inner = ([], s) if s.kind == "chunk" else self._before(s, lets)
-                out += [*before, with_body(inner, self.block(inner.body))]
-            elif isinstance(s, ir.If):
-                out.append(ir.If(s.cond, self.block(s.then), self.block(s.other), s.results))
+                outer, head = self.known, self._rebuilt_loop(with_body(s, ()))
+                if s.kind != "chunk":
+                    count = len(lets)
+                    self.known = self._changes(s, lets)
+                    new = [*lets.items()][count:]
+                    out += [ir.Let(name, ir.position(part)) for part, name in new]
+                out.append(with_body(head, self.body(s.body)))
+                self.known = outer
+            elif isinstance(s, ir.If) or not self.known.keys().isdisjoint(self._indices(s)):
+                out.append(self.rebuild(s))
             else:
                 out.append(s)
         return tuple(out)
 
-    def _before(self, s: ir.For, lets: dict[Index, str]) -> tuple[list[ir.Let], ir.For]:
-        """Return what is bound before a loop besides `lets`, and the loop."""
+    def _changes(self, s: ir.For, lets: dict[Index, str]) -> dict[Index, Index]:
+        """Return the new expressions of a loop; adds what is bound before it to `lets`."""
         varying = {ir.AT, s.var, *bound((s,))}
-        new: list[ir.Let] = []
 
         def varies(a: Atom) -> bool:
             if not a.args:
                 return a.name in varying
             return not varying.isdisjoint([x.name for e in a.args for x in atoms(e)])
 
-        def split(e: Expr) -> Index:
+        def split(e: Index) -> Index:
+            assert isinstance(e, Expr)
             fixed = [t for t in e.terms if t[0] and not any(map(varies, t[0]))]
             part = Expr(tuple(fixed))
             if not fixed or is_short(part):
                 return e
             if part not in lets:
-                lets[part] = self.names.new("o")
-                new.append(ir.Let(lets[part], ir.position(part)))
+                lets[part] = self.new_names.new("o")
             rest = tuple([t for t in e.terms if t not in fixed])
             return add(ir.number(lets[part]), build(dict(rest)))
 
-        body = _Split(split).body(s.body)
-        return new, with_body(s, body)
+        changes: dict[Index, Index] = {}
+        for e in dict.fromkeys(e for t in s.body for e in self._indices(t)):
+            new = split(self.known.get(e, e))
+            if new is not e:
+                changes[e] = new
+        return changes
+
+    def _indices(self, s: ir.Statement) -> dict[Index, None]:
+        """Return the index expressions of a statement in the order in which they are rebuilt."""
+        out = self.inside.get(id(s))
+        if out is None:
+            out = self.inside[id(s)] = {}
+            left: list[Any] = [s]
+            while left:
+                x = left.pop()
+                kind = type(x)
+                if kind is Expr:
+                    out[x] = None
+                elif kind in _STATEMENTS and x is not s:
+                    out |= self._indices(x)
+                elif kind in _PARTS:
+                    left += _PARTS[kind](x)[::-1]
+        return out
 
 
-class _Split(Rewriter):
-    """Rebuilds statements with every index expression changed by a function."""
-
-    def __init__(self, split: Callable[[Expr], Index]) -> None:
-        super().__init__()
-        self.split = split
-
-    def index(self, e: Index) -> Index:
-        """Change an index expression."""
-        if isinstance(e, int):
-            return e
-        new = self.known.get(e)
-        if new is None:
-            new = self.known[e] = self.split(e)
-        return new
+_STATEMENTS = frozenset(get_args(ir.Statement))
+_PARTS: dict[type, Callable[[Any], tuple[object, ...]]] = {
+    **dict.fromkeys((ir.Apply, ir.Across, ir.Shuffle), lambda v: v.args),
+    **dict.fromkeys((ir.Cast, ir.Splat), lambda v: (v.arg,)),
+    **dict.fromkeys((ir.Let, ir.Next), lambda s: (s.value,)),
+    **dict.fromkeys((ir.Load, ir.Prefetch), lambda x: (x.place,)),
+    ir.IndexValue: lambda v: (v.index,),
+    ir.Prefix: lambda v: (v.count,),
+    ir.LaneIndex: attrgetter("index", "start"),
+    ir.Place: lambda p: (p.at,) if p.mask is None and p.stride == 1 else (p.at, p.stride, p.mask),
+    ir.Fold: attrgetter("position", "value"),
+    ir.Store: attrgetter("place", "value"),
+    ir.Carry: attrgetter("start", "init"),
+    ir.For: lambda s: (*s.carry, s.low, s.high, s.step, *s.body),
+    ir.If: lambda s: (s.cond, *s.then, *s.other),
+    ir.Alloc: lambda s: (s.elements,),
+    ir.Call: lambda s: (*s.windows, *s.numbers),
+}
+"""What a node consists of that may hold index expressions, in the order of rebuilding."""

@@ -20,14 +20,13 @@ func f(x: f32[n], y: out f32[1]; n)
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from smelt.errors import LoopPassError
 from smelt.loop import ir
 from smelt.loop.env import read, types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.remainder import copy_loop
 from smelt.loop.walk import Body, Names, replace_loop
+from smelt.python.dataclass import replace
 from smelt.types import expr
 from smelt.types.expr import Index
 

@@ -32,7 +32,6 @@ func f(x: f32[m*n], y: out f32[m*n]; m, n)
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import Literal
@@ -55,6 +54,7 @@ from smelt.loop.walk import (
     with_body,
     with_func_body,
 )
+from smelt.python.dataclass import replace
 from smelt.types import expr
 from smelt.types.expr import Expr, Index, coefficient
 

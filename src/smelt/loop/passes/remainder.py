@@ -8,12 +8,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from smelt.loop import ir
 from smelt.loop.env import Env, read, types_in
 from smelt.loop.walk import Body, Names, fresh, replace_loop
 from smelt.ops.combine import COMBINES
+from smelt.python.dataclass import replace
 from smelt.types import expr
 from smelt.types.expr import Index
 

@@ -27,14 +27,13 @@ them in front of the loops.  Rows outside of the image have loops of their own, 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from smelt.loop import ir
 from smelt.loop.ir import Module
 from smelt.loop.passes.split_tests import split_tests
 from smelt.loop.passes.unroll import unroll
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.walk import Body, Rewriter, statements, substitute, with_func_body
+from smelt.python.dataclass import replace
 from smelt.types.expr import add, mul
 
 __all__ = ["Module", "masked_rows", "short_rows"]

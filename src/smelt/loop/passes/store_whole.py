@@ -27,11 +27,10 @@ tile f(x: f32[], p: out f32[]; n)
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from smelt.loop import ir
 from smelt.loop.ir import Module
 from smelt.loop.walk import Body, Rewriter, with_func_body
+from smelt.python.dataclass import replace
 
 __all__ = ["Module", "store_whole"]
 

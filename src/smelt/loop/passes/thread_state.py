@@ -6,6 +6,7 @@ are, rewrites statements that change them by `assign`, and reads them from `stat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TypeAlias
 
@@ -82,16 +83,14 @@ class ThreadState(Rewriter):
     def _nexts(self, threaded: dict[Key, str], body: list[ir.Statement]) -> list[ir.Statement]:
         """Return the next values; those that the last statements bind are taken from there."""
         nexts: dict[str, ir.Value] = {name: self.state[key] for key, name in threaded.items()}
-        for s in reversed(list(body)):
-            if not isinstance(s, ir.Let) or s.name not in self.assigned:
-                break
+        reads: Counter[str] | None = None
+        while body and isinstance(s := body[-1], ir.Let) and s.name in self.assigned:
+            if reads is None:
+                reads = Counter(n for x in body for v in values(x) for n in names_in(v))
             targets = [n for n, v in nexts.items() if names_in(v) == {s.name}]
-            others = (x for x in body if x is not s)
-            if len(targets) == 1 and not any(
-                s.name in names_in(v) for x in others for v in values(x)
-            ):
-                nexts[targets[0]] = s.value
-                body.remove(s)
-            else:
+            if len(targets) != 1 or reads[s.name]:
                 break
+            nexts[targets[0]] = s.value
+            reads.subtract(names_in(s.value))
+            body.pop()
         return [ir.Next(name, value) for name, value in nexts.items()]

@@ -74,7 +74,6 @@ tile f(s: f32[], y: out f32[]; n, a, b, c, d)
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from functools import reduce
 
 from smelt.errors import LoopPassError
@@ -99,6 +98,7 @@ from smelt.loop.walk import (
     with_body,
 )
 from smelt.ops.combine import BOTH
+from smelt.python.dataclass import replace
 from smelt.types.expr import (
     Atom,
     Expr,

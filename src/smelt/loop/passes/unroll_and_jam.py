@@ -26,7 +26,6 @@ func f(x: f32[m*n], y: out f64[m]; n, m)
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from smelt.errors import LoopPassError
 from smelt.loop import ir
@@ -50,6 +49,7 @@ from smelt.loop.walk import (
     values,
     with_body,
 )
+from smelt.python.dataclass import replace
 from smelt.types import expr
 from smelt.types.dtype import i64
 from smelt.types.expr import Index, atoms, coefficient

@@ -110,7 +110,6 @@ short).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import gcd
 from typing import Literal, NoReturn, TypeAlias
 
@@ -137,6 +136,7 @@ from smelt.loop.walk import (
     values,
 )
 from smelt.ops.combine import COMBINES
+from smelt.python.dataclass import replace
 from smelt.types import expr
 from smelt.types.dtype import f64, i64
 from smelt.types.expr import Atom, Index, coefficient

@@ -20,7 +20,6 @@ func f(x: f32[n], y: out f32[n]; n; k)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import takewhile
 
 from smelt.loop import ir
@@ -28,6 +27,7 @@ from smelt.loop.env import types_in
 from smelt.loop.ir import Module
 from smelt.loop.passes.decide import decide, without_unread
 from smelt.loop.walk import Body, Names, bound, fresh
+from smelt.python.dataclass import replace
 
 __all__ = ["Module", "version"]
 

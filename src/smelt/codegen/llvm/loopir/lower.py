@@ -8,7 +8,6 @@ computes without the stream's axes and states is computed once, before the strea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from smelt.codegen.llvm.loopir import items as ssa
@@ -33,6 +32,7 @@ from smelt.kernel.bounds import proves_inside
 from smelt.ops.combine import ANY_FAILS, BOTH, CHOICE, COMBINES, EXTREMES, SUM_OF_PRODUCTS, Combine
 from smelt.ops.contract import bare_axis
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import replace
 from smelt.types.dtype import DType, bool_, f32, f64, i64
 from smelt.types.expr import (
     Index,

@@ -17,7 +17,6 @@ element for each position.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TypeVar, cast
 
 from smelt.codegen.llvm.loopir import items as ssa
@@ -34,6 +33,7 @@ from smelt.codegen.llvm.loopir.items import (
 )
 from smelt.graph.walk import reachable
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import replace
 from smelt.types.dtype import DType, f64
 from smelt.types.expr import Index, dependent_axes, substitute
 from smelt.types.expr import value as value_of

@@ -12,7 +12,6 @@ are masked.  Each has a constant position and mask then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import (
@@ -27,6 +26,7 @@ from smelt.codegen.llvm.instructions.reductions import (
 from smelt.codegen.llvm.loopir.items import Apply, Item, Load, Reduction, accesses_of, cut_axes
 from smelt.codegen.llvm.nests.nest import Nest, Schedule
 from smelt.ops.scalar import SCALARS
+from smelt.python.dataclass import replace
 from smelt.types.expr import Index, coefficient
 
 REGISTER_BUDGET = 24

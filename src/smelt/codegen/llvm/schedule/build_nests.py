@@ -9,7 +9,7 @@ otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from smelt.codegen.llvm.access.vector_axis import (
     candidates,
@@ -58,7 +58,7 @@ from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dot
 from smelt.loop.passes.group_loads import FARTHEST_STEP
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
-from smelt.python.dataclass import dataclass
+from smelt.python.dataclass import dataclass, replace
 from smelt.types.expr import Index, axes_of, coefficient
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import intrinsic
@@ -30,6 +29,7 @@ from smelt.codegen.llvm.nests.product_plan import LEFT_PART, RIGHT_PART, SUMS_PA
 from smelt.codegen.llvm.schedule.task_tiling import transpose_side
 from smelt.codegen.llvm.schedule.transposed_strip import pitches, strip_rows
 from smelt.machine.blocks import COLUMNS, RUN
+from smelt.python.dataclass import replace
 from smelt.types.dtype import DType, i32
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, product
 
