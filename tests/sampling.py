@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent
 SETS = "avx512", "avx2", "portable"
 """Widest first."""
 EVERY = 4
-BUDGET_SECONDS = 0.8
+BUDGET_SECONDS = 0.6
 """Seconds of one processor that the cases of a test may take together."""
 
 PROPERTY_SECONDS = 2.0
