@@ -102,7 +102,7 @@ types: $(SETUP) $(TORCH) ## pyright, strict
 layers: $(SETUP) ## imports go down only
 	$(BIN)/lint-imports --no-cache
 
-tests: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(ONNX) $(EMULATOR) ## pytest with doctests, without the nightly forms and the clock
+tests: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(ONNX) $(EMULATOR) $(AFTER) ## pytest with doctests, without the nightly forms and the clock
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --durations 10 --durations-min 10
 
 quick: $(SETUP) ## the tests that a change of the working tree can affect, for at most three minutes
@@ -113,7 +113,8 @@ durations: $(SETUP) ## measure how long tests take, for the table that sampling 
 
 # A bound on a time is met if it is met once: what else the machine does can only slow a program down.
 clock: $(SETUP) $(MODEL) $(TORCH) ## the tests with bounds on times, alone on the machine
-	$(BIN)/python -m pytest -q -m 'clock and not nightly' --reruns 5 --reruns-delay 3
+	grep -rl --include='*.py' 'mark\.clock' tests bench | xargs \
+	  $(BIN)/python -m pytest -q -m 'clock and not nightly' --reruns 5 --reruns-delay 3
 
 pages: $(SETUP) ## write the parts of the pages that come from the compiler
 	$(BIN)/python -m tools.pages
@@ -129,9 +130,9 @@ docs: $(SETUP) ## the documentation in docs/_build/html; a warning is an error
 
 static: check-format lint words types layers docs ## what runs no test: each takes one processor at most
 
+# Types take the longest of what runs no test: the processors share them with the tests.
 test: $(SETUP) $(MODEL) $(TORCH) $(TRITON) $(ONNX) $(EMULATOR) ## everything that must be green
-	$(MAKE) --jobs $(JOBS) static
-	$(MAKE) tests
+	$(MAKE) --jobs 3 types tests AFTER='check-format lint words layers docs'
 	$(MAKE) clock
 
 # The suite of the array API standard, if there is a clone of it beside this one.

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.durations import read_table
-from tests.sampling import commit_seed, name_of_test, put_off
+from tests.sampling import commit_seed, draw_examples, name_of_test, put_off, share_of_examples
 
 # Set before anything reads them: a developer's cache must neither help nor be filled.
 _CACHE = tempfile.TemporaryDirectory(prefix="smelt-tests-", ignore_cleanup_errors=True)
@@ -92,6 +92,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":  # whole, whichever were drawn by day
         tests = {name_of_test(item.nodeid) for item in late}
         late = [item for item in items if name_of_test(item.nodeid) in tests]
+        late += [item for item in items if share_of_examples(item, seconds) < 1]
+    else:
+        draw_examples(items, seconds)
     for item in late:
         if item.nodeid not in named:
             item.add_marker(pytest.mark.nightly)

@@ -65,8 +65,10 @@ def measure_first(peer: str, name: str, seconds: float = 600.0) -> FirstCall:
             if reason:
                 _LOG.warning("no first calls of %s with %s: %s", name, peer, reason)
             outputs.append(lines)
-    (cold, *later), warm = outputs[0] or [{}], outputs[1]
-    saved = outputs[-1] if saved_runs else []
+            if reason and not lines:
+                break  # the next ones would fail as well
+    (cold, *later), warm = outputs[0] or [{}], outputs[1] if len(outputs) > 1 else []
+    saved = outputs[3] if len(outputs) > 3 else []
     return FirstCall(
         cold.get("seconds", nan),
         warm[0]["seconds"] if warm else nan,

@@ -3,8 +3,9 @@
     python -m pytest -q -p tests.durations [PATH ..]    updates tests/durations.json
 
 The time of a test is that of the processor, with processes that it started and that ended: what
-else the machine does changes little. The table has the mean of a test's cases in seconds, and their
-number; tests that are not run keep their lines. It is written without `-n` and with it.
+else the machine does changes little. Of examples of which a part runs all count. The table has the
+mean of a test's cases in seconds, and their number; tests that are not run keep their lines. It is
+written without `-n` and with it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.sampling import name_of_test
+from tests.sampling import SHARE, name_of_test
 
 TABLE = Path(__file__).parent / "durations.json"
 MIN_SECONDS = 0.05
@@ -81,7 +82,8 @@ class Recorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
         report = yield
-        report.processor_seconds = item.stash.get(_SECONDS, 0.0)  # reports travel to the controller
+        seconds = item.stash.get(_SECONDS, 0.0) / item.stash.get(SHARE, 1.0)
+        report.processor_seconds = seconds  # reports travel to the controller
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -12,6 +12,9 @@ a few commits see every case; the same commit draws the same ones.
 
 Of each test, and each instruction set, at least one case runs. The ones that are drawn cover as
 many values of each parameter as they can.
+
+A test of Hypothesis has no cases but examples: one that takes longer than `PROPERTY_SECONDS` runs
+as many of them as take so long, the same ones at every commit.
 """
 
 from __future__ import annotations
@@ -25,13 +28,21 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
 SETS = "avx512", "avx2", "portable"
 """Widest first."""
 EVERY = 4
-BUDGET_SECONDS = 0.8
+BUDGET_SECONDS = 0.6
 """Seconds of one processor that the cases of a test may take together."""
+
+PROPERTY_SECONDS = 2.0
+"""Seconds of one processor that the examples of a test of Hypothesis may take."""
+MIN_EXAMPLES = 5
+SHARE = pytest.StashKey[float]()
+"""The share of a test's examples that runs, where it is not all of them."""
+_SETTINGS = "_hypothesis_internal_use_settings"
 
 
 def commit_seed() -> str:
@@ -69,6 +80,41 @@ def put_off(
                 drawn = {id(case) for case in _draw(cases, count, isa, seed)}
                 results += [case for case in cases if id(case) not in drawn]
     return results
+
+
+def draw_examples(items: Sequence[pytest.Item], seconds: Mapping[str, float]) -> None:
+    """Give long tests of Hypothesis as many examples as take `PROPERTY_SECONDS`."""
+    shares: dict[Any, float] = {}
+    for item in items:
+        test = _property_of(item)
+        if test not in shares:  # the first case of a test
+            shares[test] = share = share_of_examples(item, seconds)
+            if share < 1:
+                chosen = getattr(test, _SETTINGS, None) or settings.default
+                count = math.ceil(chosen.max_examples * share)
+                setattr(test, _SETTINGS, settings(chosen, max_examples=count))
+        if shares[test] < 1:
+            item.stash[SHARE] = shares[test]
+
+
+def share_of_examples(item: pytest.Item, seconds: Mapping[str, float]) -> float:
+    """Return the share of its examples that a case runs by day.
+
+    `seconds` maps tests to the time of a case with all examples.
+    """
+    test = _property_of(item)
+    if test is None:
+        return 1.0
+    share = PROPERTY_SECONDS / max(seconds.get(name_of_test(item.nodeid), 0.0), PROPERTY_SECONDS)
+    every = (getattr(test, _SETTINGS, None) or settings.default).max_examples
+    return max(share, min(1.0, MIN_EXAMPLES / every))
+
+
+def _property_of(item: pytest.Item) -> Any:
+    """Return the function of a test of Hypothesis, None for other tests."""
+    test: Any = getattr(item, "obj", None)
+    is_property = getattr(test, "is_hypothesis_test", False)
+    return getattr(test, "__func__", test) if is_property else None
 
 
 def _draw(cases: Sequence[pytest.Item], count: int, isa: str, seed: str) -> list[pytest.Item]:

@@ -6,6 +6,7 @@ An exemption is listed with its reason, and fails as soon as it is not needed an
 from __future__ import annotations
 
 import ast
+import gc
 import pkgutil
 import re
 import subprocess
@@ -104,10 +105,19 @@ def name_of(path: Path) -> str:
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
+def trees() -> dict[Path, ast.Module]:
+    """Parse every file without garbage collections, which would walk all the trees again."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return ast.parse(path.read_text(encoding="utf-8"), str(path))
+        gc.disable()
+        try:
+            return {path: ast.parse(path.read_text(encoding="utf-8"), str(path)) for path in ALL}
+        finally:
+            gc.enable()
+
+
+def tree_of(path: Path) -> ast.Module:
+    return trees()[path]
 
 
 def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -127,6 +137,12 @@ def docstrings(tree: ast.Module) -> set[int]:
 
 def report(wrong: list[str]) -> None:
     assert not wrong, "\n" + "\n".join(wrong)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trees_are_dropped() -> Iterator[None]:
+    yield
+    trees.cache_clear()
 
 
 # --- size ---------------------------------------------------------------------------------------

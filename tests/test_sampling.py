@@ -7,7 +7,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.sampling import BUDGET_SECONDS, SETS, commit_seed, put_off
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.sampling import (
+    BUDGET_SECONDS,
+    MIN_EXAMPLES,
+    PROPERTY_SECONDS,
+    SETS,
+    SHARE,
+    commit_seed,
+    draw_examples,
+    put_off,
+    share_of_examples,
+)
 
 
 def cases(test: str, *params: Any) -> list[Any]:
@@ -82,6 +94,26 @@ def test_commits_draw_other_cases_until_all_have_run():
     assert late[0] == put_off(items, "avx512", seconds, "commit 0")
     assert late[0] != late[1]
     assert not set.intersection(*({i.nodeid for i in one} for one in late))
+
+
+@pytest.mark.parametrize(("times", "examples"), [(0.5, 40), (4, 10), (1000, MIN_EXAMPLES)])
+def test_long_properties_have_fewer_examples(times, examples):
+    count = 0
+
+    @settings(max_examples=40, database=None)
+    @given(st.integers())
+    def check(x: int) -> None:
+        nonlocal count
+        count += 1
+
+    items: Any = [SimpleNamespace(nodeid=f"p[{k}]", obj=check, stash={}) for k in range(2)]
+    seconds = {"p": times * PROPERTY_SECONDS}
+    share = share_of_examples(items[0], seconds)
+    other: Any = SimpleNamespace(nodeid="q", obj=cases)
+    draw_examples([*items, other], seconds)
+    assert [i.stash.get(SHARE, 1.0) for i in items] == [share] * 2 == [examples / 40] * 2
+    check()
+    assert count == examples
 
 
 def test_the_seed_is_the_commit():

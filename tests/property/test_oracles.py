@@ -15,7 +15,7 @@ from smelt.graph.text import parse, text
 from smelt.types.dtype import bf16
 
 pytestmark = NIGHT
-CASES = 3500 if NIGHTLY else 250
+CASES = 3500 if NIGHTLY else 150
 """Programs of each of the parts below: 1500 and more in an ordinary run, 20,000 a night."""
 
 

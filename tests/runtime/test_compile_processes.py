@@ -16,7 +16,7 @@ from tests.trust import measured
 
 pytestmark = NIGHT
 ROOT = Path(__file__).parents[2]
-KILLS = 600 if NIGHTLY else 20
+KILLS = 600 if NIGHTLY else 10
 INTERRUPTS = 300 if NIGHTLY else 20
 
 PRELUDE = """
