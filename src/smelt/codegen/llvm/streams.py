@@ -136,24 +136,3 @@ def _span(env: Environment, visit: Visit) -> tuple[Value, Value]:
 
 def _ceil(b: Any, a: Value, by: Value) -> Value:
     return b.sdiv(b.add(a, b.sub(by, number(1))), by)
-
-
-<<<<<<< HEAD
-def edge(env: Environment, e: BlockEdge) -> Value:
-    """Return the first position, last position or length of an axis' current block.
-
-    The block may be a single position.
-    """
-    b, at = env.b, env.top.axis(e.axis)
-    low, high = (at, b.add(at, number(1))) if at is not None else env.ranges[e.axis]
-    if e.what == "first":
-        return low
-    return b.sub(high, number(1)) if e.what == "last" else b.sub(high, low)
-=======
-def _min(b: Any, x: Value, y: Value) -> Value:
-    return b.select(b.icmp_signed("<", x, y), x, y)
-
-
-def _max(b: Any, x: Value, y: Value) -> Value:
-    return b.select(b.icmp_signed(">", x, y), x, y)
->>>>>>> 2a2f770860a17e91304512c5335a70d9c4a93ca9
