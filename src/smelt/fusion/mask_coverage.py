@@ -34,7 +34,7 @@ class MaskCoverage:
         self.sizes, self.cut, self.hints = sizes, cut, hints
 
     def mean_share(self, start: Term | None, stop: Term | None, name: str) -> float:
-        """Return the mean share of an axis from `start` up to `stop`; None is its end."""
+        """Return the mean share between two positions of an axis; None is its end."""
         if start is None and stop is None:
             return 1.0
         shares = (
