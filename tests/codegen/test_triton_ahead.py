@@ -502,8 +502,8 @@ def test_a_triton_of_torch_has_the_version_of_its_package(monkeypatch, packages)
             raise importlib.metadata.PackageNotFoundError(name)
         return f"3.5.0 as {name}"
 
-    monkeypatch.setattr(installed, "version", version)
-    monkeypatch.setattr(installed, "packages_distributions", lambda: packages)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: packages)
     present = installed.triton_version.__wrapped__()
     assert present == ("3.5.0 as pytorch-triton" if packages else "unknown")
     assert not installed.is_too_old(present)

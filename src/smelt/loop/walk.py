@@ -106,16 +106,20 @@ def visit(v: ir.Value) -> Iterator[ir.Value]:
         left += operands(v)[::-1]
 
 
+def inner_statements(s: ir.Statement) -> Body:
+    """Return the statements of a loop, or of both sides of a branch."""
+    if isinstance(s, ir.For):
+        return s.body
+    return (*s.then, *s.other) if isinstance(s, ir.If) else ()
+
+
 def statements(body: Iterable[ir.Statement]) -> list[ir.Statement]:
     """Return statements and those inside them, in order."""
     out: list[ir.Statement] = []
     for s in body:
         out.append(s)
-        if isinstance(s, ir.For):
-            out += statements(s.body)
-        elif isinstance(s, ir.If):
-            out += statements(s.then)
-            out += statements(s.other)
+        if inner := inner_statements(s):
+            out += statements(inner)
     return out
 
 
@@ -124,25 +128,32 @@ def loads(*roots: ir.Value) -> Iterator[ir.Load]:
     return (v for root in roots for v in visit(root) if isinstance(v, ir.Load))
 
 
+def value_indices(v: ir.Value) -> tuple[Index, ...]:
+    """Return the index expressions of a value, without those of its operands."""
+    match v:
+        case ir.Apply() | ir.Const() | ir.Ref():
+            return ()
+        case ir.IndexValue(index=index) | ir.Prefix(count=index):
+            return (index,)
+        case ir.LaneIndex(index, start):
+            return index, start
+        case ir.Load(place):
+            return place_indices(place)
+        case _:
+            return ()
+
+
 def names_in(v: ir.Value) -> set[str]:
     """Return the names that a value reads: bound values, variables, sizes and arrays."""
     out: set[str] = set()
     for x in visit(v):
-        match x:
-            case ir.Apply() | ir.Const():
-                pass
-            case ir.Ref(name):
-                out.add(name)
-            case ir.IndexValue(index=index) | ir.Prefix(count=index):
-                out.update(_index_names(index))
-            case ir.LaneIndex(index, start):
-                out.update(n for e in (index, start) for n in _index_names(e) if n != ir.AT)
-            case ir.Load(place):
-                out.add(place.buffer)
-                for e in place_indices(place):
-                    out.update(_index_names(e))
-            case _:
-                pass
+        if isinstance(x, ir.Ref):
+            out.add(x.name)
+        elif isinstance(x, ir.Load):
+            out.add(x.place.buffer)
+        for e in value_indices(x):
+            out.update(_index_names(e))
+    out.discard(ir.AT)  # the lane that an element is in
     return out
 
 

@@ -13,12 +13,13 @@ array(-9.094947e-13, dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from functools import wraps
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+
+from smelt.python.imports import fork_safe_import
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]
@@ -150,7 +151,8 @@ def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _fma_rational(a: float, b: float, c: float) -> float:
-    total = Fraction(a) * Fraction(b) + Fraction(c)
+    rational = fork_safe_import("fractions").Fraction
+    total = rational(a) * rational(b) + rational(c)
     if total == 0:
         return a * b + c
     try:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import re
 from functools import cache
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any, Final
 
 from smelt.errors import MissingCompilerError
@@ -59,11 +58,12 @@ def has_triton() -> bool:
 @cache
 def triton_version() -> str:
     """Return the version of the package, "unknown" for one that does not say."""
+    metadata = fork_safe_import("importlib.metadata")  # brings sockets and mail along
     try:
-        return version("triton")
-    except PackageNotFoundError:  # builds of torch bring it under names of their own
-        (name, *_) = packages_distributions().get("triton", [""])
-        return version(name) if name else "unknown"
+        return str(metadata.version("triton"))
+    except metadata.PackageNotFoundError:  # builds of torch bring it under names of their own
+        (name, *_) = metadata.packages_distributions().get("triton", [""])
+        return str(metadata.version(name)) if name else "unknown"
 
 
 def is_too_old(present: str) -> bool:

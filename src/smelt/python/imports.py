@@ -16,7 +16,6 @@ import sys
 import threading
 from collections.abc import Callable
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -112,12 +111,13 @@ def when_imported(name: str, action: Callable[[ModuleType], object]) -> None:
     """Call `action` with a module: now if it is imported, otherwise when it is."""
     module = sys.modules.get(name)
     if module is None:
-        sys.meta_path.insert(0, _Finder(name, action))
+        finder: Any = _Finder(name, action)  # the abstract class would import archives
+        sys.meta_path.insert(0, finder)
     else:
         action(module)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Find a module as Python does, and call `action` when it is loaded."""
 
     def __init__(self, name: str, action: Callable[[ModuleType], object]) -> None:
@@ -130,11 +130,12 @@ class _Finder(MetaPathFinder):
         specs = (f.find_spec(fullname, path, target) for f in others if hasattr(f, "find_spec"))
         spec = next((spec for spec in specs if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._action)
+            loader: Any = _Loader(spec.loader, self._action)
+            spec.loader = loader
         return spec
 
 
-class _Loader(Loader):
+class _Loader:
     def __init__(self, inner: Any, action: Callable[[ModuleType], object]) -> None:
         self._inner, self._action = inner, action
 

@@ -20,14 +20,9 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import (
-    IndexEmitter,
-)
+from smelt.codegen.llvm.instructions.indexing import IndexEmitter
 from smelt.codegen.llvm.loopir.items import Item
-from smelt.codegen.llvm.loops.split_store_ranges import (
-    run_in_place,
-    run_in_range,
-)
+from smelt.codegen.llvm.loops.split_store_ranges import run_in_place, run_in_range
 from smelt.codegen.llvm.nest_loops import print_scalar, run_as_loops
 from smelt.codegen.llvm.nests.environment import (
     AxisRanges,

@@ -16,7 +16,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from functools import wraps
-from html import escape
 from typing import Any, Final
 
 import numpy as np
@@ -47,6 +46,7 @@ from smelt.frontends.array.promote import cast, follows_numpy, user_follows_nump
 from smelt.frontends.array.value import STATE, CopiedOperand, is_at_once, leaf
 from smelt.frontends.array.views import axes_of
 from smelt.ops.view import Permute
+from smelt.python.imports import fork_safe_import
 
 
 def _shape_arguments(shape: tuple[Any, ...]) -> Any:
@@ -587,6 +587,7 @@ def _html(x: Array) -> str:
     """Return the array for notebooks: a table for small matrices, else its text."""
     recorded = isinstance(x, ComplexArray) or x.node.scope is not None
     if recorded or x.ndim != 2 or not 0 < x.size <= 400:
+        escape = fork_safe_import("html").escape
         return f"<pre>{escape(repr(x), quote=False)}</pre>"
     rows = "".join(
         "<tr>" + "".join(f"<td>{_shown(v)}</td>" for v in row) + "</tr>"

@@ -31,7 +31,7 @@ from dataclasses import replace
 from smelt.loop import ir
 from smelt.loop.env import Env, type_of, types_in
 from smelt.loop.ir import Module
-from smelt.loop.walk import Body, Names, Rewriter, places, reads, with_func_body
+from smelt.loop.walk import Body, Names, Rewriter, names_in, places, reads, with_func_body
 
 __all__ = ["Module", "branch_stores"]
 
@@ -89,7 +89,8 @@ class _Branches(Rewriter):
             if self._is_tested(s):
                 assert isinstance(s, ir.Store)
                 owners[k] = k
-                for name in reads(ir.Let("", s.place.mask)) if s.place.mask else ():
+                assert s.place.mask is not None
+                for name in names_in(s.place.mask):
                     needed.setdefault(name, set()).add(-1)
             elif isinstance(s, ir.Let) and stored.isdisjoint(reads(s)):
                 first, *others = needed.get(s.name, {-1})

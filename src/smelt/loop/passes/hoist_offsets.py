@@ -19,10 +19,6 @@ What is outside of tasks stays, and so do single variables and their multiples b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
-from typing import Any, get_args
-
 from smelt.loop import ir
 from smelt.loop.ir import Module
 from smelt.loop.walk import (
@@ -30,7 +26,12 @@ from smelt.loop.walk import (
     Names,
     Rewriter,
     bound,
+    indices,
+    inner_statements,
     is_short,
+    value_indices,
+    values,
+    visit,
     with_body,
     with_func_body,
 )
@@ -105,39 +106,12 @@ class _Hoister(Rewriter):
         return changes
 
     def _indices(self, s: ir.Statement) -> dict[Index, None]:
-        """Return the index expressions of a statement in the order in which they are rebuilt."""
-        out = self.inside.get(id(s))
-        if out is None:
-            out = self.inside[id(s)] = {}
-            left: list[Any] = [s]
-            while left:
-                x = left.pop()
-                kind = type(x)
-                if kind is Expr:
-                    out[x] = None
-                elif kind in _STATEMENTS and x is not s:
-                    out |= self._indices(x)
-                elif kind in _PARTS:
-                    left += _PARTS[kind](x)[::-1]
-        return out
-
-
-_STATEMENTS = frozenset(get_args(ir.Statement))
-_PARTS: dict[type, Callable[[Any], tuple[object, ...]]] = {
-    **dict.fromkeys((ir.Apply, ir.Across, ir.Shuffle), lambda v: v.args),
-    **dict.fromkeys((ir.Cast, ir.Splat), lambda v: (v.arg,)),
-    **dict.fromkeys((ir.Let, ir.Next), lambda s: (s.value,)),
-    **dict.fromkeys((ir.Load, ir.Prefetch), lambda x: (x.place,)),
-    ir.IndexValue: lambda v: (v.index,),
-    ir.Prefix: lambda v: (v.count,),
-    ir.LaneIndex: attrgetter("index", "start"),
-    ir.Place: lambda p: (p.at,) if p.mask is None and p.stride == 1 else (p.at, p.stride, p.mask),
-    ir.Fold: attrgetter("position", "value"),
-    ir.Store: attrgetter("place", "value"),
-    ir.Carry: attrgetter("start", "init"),
-    ir.For: lambda s: (*s.carry, s.low, s.high, s.step, *s.body),
-    ir.If: lambda s: (s.cond, *s.then, *s.other),
-    ir.Alloc: lambda s: (s.elements,),
-    ir.Call: lambda s: (*s.windows, *s.numbers),
-}
-"""What a node consists of that may hold index expressions, in the order of rebuilding."""
+        """Return the index expressions of a statement, and of those inside it."""
+        if (out := self.inside.get(id(s))) is not None:
+            return out
+        read = (e for v in values(s) for x in visit(v) for e in value_indices(x))
+        inside: dict[Index, None] = {e: None for e in (*indices(s), *read) if isinstance(e, Expr)}
+        for t in inner_statements(s):
+            inside |= self._indices(t)
+        self.inside[id(s)] = inside
+        return inside

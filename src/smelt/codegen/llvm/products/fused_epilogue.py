@@ -379,11 +379,8 @@ class FusedEpilogue(FusedGemmPacker):
         before = self.plain, self.body
         products = [self.c.item, *(item for item, _ in self.c.others)]
         lanes, stores = self.c.tile.lanes, ([], self.nest.stores)
-        self.staged, self.plain = (
-            True,
-            targeted_body(self.env, self.nest, lanes, products, stores, stores_whole=True),
-        )
-        self.body = self.plain
+        body = targeted_body(self.env, self.nest, lanes, products, stores, stores_whole=True)
+        self.staged, self.plain, self.body = True, body, body
         run()
         self.staged, (self.plain, self.body) = False, before
 

@@ -92,11 +92,8 @@ class VnniPacker:
 
     def _bits(self, row: Row, at: Value, mask: Value | None) -> Value:
         """Return a vector of packed factors on a row; 0 outside the mask."""
-        m, x = (
-            LLVMMachine(self.b, self.wide, self.env.frame.target),
-            self.body.packed(row, at, mask),
-        )
-        bits = to_packed_bits(m, x, self.c.right, self.group)
+        m = LLVMMachine(self.b, self.wide, self.env.frame.target)
+        bits = to_packed_bits(m, self.body.packed(row, at, mask), self.c.right, self.group)
         return bits if mask is None else self.b.select(mask, bits, ir.Constant(bits.type, None))
 
     def _store(self, k: Value, column: Value, value: Value) -> None:
