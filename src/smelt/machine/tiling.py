@@ -314,7 +314,7 @@ def conflicting_product(
     grid: AbstractSet[Any],
     cut: AbstractSet[Any],
 ) -> Product | None:
-    """Return a product with an axis that tasks block for another product, if there is one.
+    """Return a product with an axis that tasks block for another product, or None.
 
     `products` are those of a kernel: the axes of the result, and those that it is blocked by, of
     which tasks block the `grid`'s. They block the axes `cut` in any case.

@@ -112,7 +112,7 @@ def find_window_axis(a: str, right: Item, over: list[str], phase: Phase) -> Wind
 def find_steps(
     items: Iterable[Item], axes: tuple[str, str], steps: Iterable[tuple[int, int]], phase: Phase
 ) -> tuple[int, int] | None:
-    """Return the first of some steps and dilations with which two axes form a window of `items`."""
+    """Return the first of some `steps` and dilations with which two axes form a window."""
     name, tap = axes
     strides = [(e, coefficient(e, name), coefficient(e, tap)) for i in items for e in i.indices]
     for step, dilation in steps:
