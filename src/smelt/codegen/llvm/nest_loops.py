@@ -11,6 +11,7 @@ memory are parameters, and a value that was computed before is an array of one e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -47,6 +48,7 @@ from smelt.codegen.llvm.vector_loops import (
     Share,
     Tile,
     in_columns,
+    in_rows,
     in_squares,
     in_tiles,
     in_vectors,
@@ -54,13 +56,8 @@ from smelt.codegen.llvm.vector_loops import (
 )
 from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
-from smelt.loop.passes.branch_stores import branch_stores
 from smelt.loop.passes.collapse import join_rows
 from smelt.loop.passes.fuse_if import fuse_if
-from smelt.loop.passes.group_loads import group_loads
-from smelt.loop.passes.hoist_offsets import hoist_offsets
-from smelt.loop.passes.interleave_stores import interleave_stores
-from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.passes.version import version
 from smelt.loop.walk import is_short, loads, loop_over, statements, values
@@ -89,7 +86,8 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> None:
     group = next(groups, 0)
     joins = any(c.transposes_sums for c in env.s.products.values())
     joins &= not (nest.reductions or cuts or is_fully_unrolled(env.s, nest, nest.items))
-    printer.block(lowering.states_func().body)
+    printer.begin(states := lowering.states_func())
+    printer.block(states.body)
     sums = [r for r in nest.reductions if r in lowering.arrays and adds_pairs_first(r)]
     pairs = {lowering.arrays[r][0][0] for r in sums if nest.pairs}
 
@@ -137,7 +135,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> None:
         ends = {names[item]: value for item, value in results.items()}
         func = version(func, lowering.values[choice], vectors, ends)
         results = {item: loop.Ref(name) for item, name in names.items()}
-    printer.bind_skews(func)
+    printer.begin(func)
     printer.block(func.body)
     for item, value in results.items():
         env.top.define(item, printer.value(value).value)
@@ -154,7 +152,8 @@ def print_scalar(env: Environment, item: Item, scope: Scope) -> Value:
     nest = Nest(0, (), None, items=tuple(reversed(items)), scalars=(item,))
     printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
     lowering = NestLowering(env, nest, scope, printer)
-    printer.block(lowering.func().body)
+    printer.begin(func := lowering.func())
+    printer.block(func.body)
     return printer.value(lowering.values[item]).value
 
 
@@ -461,28 +460,35 @@ class NestBody:
         nest = replace(nest, items=tuple(i for i in nest.items if i not in sums))
         self.printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
         lowering = NestLowering(env, nest, Scope(scope or env.top), self.printer, sums=sums)
-        self.lanes, self.sums = lanes, {x: lowering.arrays[x][0][0] for x in sums}
+        self.nest, self.sums = nest, {x: lowering.arrays[x][0][0] for x in sums}
         self.dtypes = {identifier(x): dtype for x, dtype in (targets or {}).items()}
         arrays = {**self.dtypes}
         if nest.packed:
             arrays[PACKED] = nest.saves[0].dtype
-        func = lowering.open_func(arrays)
-        *self.axes, axis = (lowering.loops[a] for a in nest.order)
-        align = max(align, env.loop_alignment(nest.order[-1], lanes))
-        func = vectorize(func, axis, lanes, "mask", align=align)
-        for name in self.dtypes if stores_whole else ():
-            func = store_whole(func, name)
-        *_, tail = (s for s in statements(func.body) if isinstance(s, loop.For))
-        on = tail.body[0]
-        assert isinstance(on, loop.Let), on
-        if any(s.where is not None for s in nest.stores):
-            func = branch_stores(func, on.name)
-        func = hoist_offsets(interleave_stores(group_loads(func)))
+        self.lowered, self.outside = lowering.open_func(arrays), self.printer.names
+        *self.axes, self.column = (lowering.loops[a] for a in nest.order)
+        self.env, self.align = env, align
+        self.stores_whole = tuple(self.dtypes) if stores_whole else ()
+        self._open(lanes)
+
+    def _open(self, lanes: int) -> None:
+        """Print what is computed once for all rows."""
+        align = max(self.align, self.env.loop_alignment(self.nest.order[-1], lanes))
+        func = in_rows(self.lowered, self.nest, self.column, lanes, align, self.stores_whole)
         first, *bodies = func.body, *(loop_over(func.body, a).body for a in self.axes)
         self.before = [s for body in bodies for s in body if not isinstance(s, loop.For)]
         self.whole, self.masked = (s for s in bodies[-1] if isinstance(s, loop.For))
+        self.lanes = lanes
+        self.printer.resume(self.outside)
+        self.printer.begin(func)
         self.printer.block([s for s in first if not isinstance(s, loop.For)])
-        self.names = dict(self.printer.names)
+        self.names = self.printer.names
+
+    def widened(self, lanes: int) -> NestBody:
+        """Return what prints the same rows in other vectors."""
+        body = copy(self)
+        body._open(lanes)
+        return body
 
     def row(self, *positions: Value) -> Row:
         """Print what is computed once for a row."""

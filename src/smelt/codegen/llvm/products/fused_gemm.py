@@ -223,7 +223,6 @@ class FusedGemm(FusedEpilogue):
         end = b.sub(high, b.urem(b.sub(high, low), number(c.tile.rows)))
         if c.by_tiles:
             env.loop(low, high, c.tile.rows, self._packed_tiles)
-            self._open_epilogue()
         elif self._uses_one_base():
             env.loop(low, end, c.tile.rows, lambda row: self._panels(row, one_base=True))
             env.loop(end, high, c.tile.rows, self._panels)
@@ -303,7 +302,6 @@ class FusedGemm(FusedEpilogue):
         c, end = self.c, self.b.add(row, number(self.c.tile.rows))
         with self.env.narrowed({c.m: (row, self.b.minimum(end, self.env.ranges[c.m][1]))}):
             self.pack(self.nest.packs[0])
-        self._open_epilogue()
         self._panels(row)
 
     def _uses_one_base(self) -> bool:

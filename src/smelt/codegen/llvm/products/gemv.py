@@ -151,7 +151,8 @@ class Gemv:
 
     def run(self, fresh: Value | None) -> None:
         """Add the block's products to the sums in scratch; `fresh` marks a first block."""
-        self.body = self._body(self.vector_elements)
+        lanes, align = self.vector_elements, self.alignment
+        self.body = NestBody(self.env, self.right, lanes, scope=self.scope, align=align)
         if sums_runs_apart(self.c, self.env.s):
             self._summed_runs(ir.IntType(1)(0) if fresh is None else fresh)
         elif self.c.vector_axis == self.c.n:
@@ -194,10 +195,6 @@ class Gemv:
         env.loop(number(0), count, self.lanes, add)
 
     # ---- operands ----------------------------------------------------------------------------
-
-    def _body(self, lanes: int) -> NestBody:
-        """Return what prints vectors of the right operand."""
-        return NestBody(self.env, self.right, lanes, scope=self.scope, align=self.alignment)
 
     def _right_vector(self, row: Row, at: Value, mask: Value | None) -> Value:
         """Return a vector of a right row, ready to multiply; 0 outside the mask."""
@@ -293,7 +290,7 @@ class Gemv:
         wide = min(max(1, LOOPS.row_bytes // target.vector_bytes), LOOPS.row_vectors)
 
         def rows(vectors: int, streams: int) -> None:
-            self.body = usual if vectors == 1 else self._body(usual.lanes * vectors)
+            self.body = usual if vectors == 1 else usual.widened(usual.lanes * vectors)
             self._axpy_rows(streams)
 
         b.either(is_long, lambda: rows(wide, LOOPS.rows), lambda: rows(1, LOOPS.dot_rows))
@@ -429,7 +426,7 @@ class Gemv:
         would be concatenated and split again.
         """
         counts = (LOOPS.dot_rows, LOOPS.dot_rows // 2)
-        wide = (self._body(count * self.lanes) for count in counts)
+        wide = (self.body.widened(count * self.lanes) for count in counts)
         return next((x for x in wide if not x.gathers()), self.body)
 
     def _chunk(self, at: Value, size: Value, rows: int, groups: Value) -> None:
