@@ -251,9 +251,9 @@ class NestLowering(Lowering):
         return replace(func, numbers=(*func.numbers, *ends))
 
     def _func(self, body: tuple[loop.Statement, ...]) -> loop.Func:
-        names = {a.name for e in self.numbers.values() for a in atoms(e)}
+        names = sorted({a.name for e in self.numbers.values() for a in atoms(e)})
         sizes = tuple(n for n in self.env.frame.sizes)
-        return loop.Func("tile", "nest", tuple(self.params), sizes, (*names,), body)
+        return loop.Func("tile", "nest", tuple(self.params), sizes, tuple(names), body)
 
     # ---- what is there ---------------------------------------------------------------------------
 
