@@ -241,12 +241,13 @@ class NestLowering(Lowering):
         return self._func(lower_nest(self, self.nest))
 
     def open_func(self, arrays: Mapping[str, DType]) -> loop.Func:
-        """Return the loops of the nest, whose ends are numbers, with more arrays."""
+        """Return the loops of the nest with more arrays; the last numbers are loops' ends."""
         self.params += (loop.Param(x, t, None, written=True) for x, t in arrays.items())
-        ends = [self.fresh("to") for _ in self.nest.order]
-        for a, end in zip(self.nest.order, ends, strict=True):
-            self.printer.bind(end, self.env.ranges[a][1])
-            self.ranges = {**self.ranges, a: (self.ranges[a][0], loop.number(end))}
+        ends = [self.fresh(x) for _ in self.nest.order for x in ("begin", "end")]
+        for a, low, high in zip(self.nest.order, ends[::2], ends[1::2], strict=True):
+            self.printer.bind(low, self.env.ranges[a][0])
+            self.printer.bind(high, self.env.ranges[a][1])
+            self.ranges = {**self.ranges, a: (loop.number(low), loop.number(high))}
         func = self.func()
         return replace(func, numbers=(*func.numbers, *ends))
 
@@ -476,12 +477,13 @@ class NestBody:
         align = max(self.align, self.env.loop_alignment(self.nest.order[-1], lanes))
         func = in_rows(self.lowered, self.nest, self.column, lanes, align, self.stores_whole)
         first, *bodies = func.body, *(loop_over(func.body, a).body for a in self.axes)
+        self.first = [s for s in first if not isinstance(s, loop.For)]
         self.before = [s for body in bodies for s in body if not isinstance(s, loop.For)]
         self.whole, self.masked = (s for s in bodies[-1] if isinstance(s, loop.For))
         self.lanes = lanes
         self.printer.resume(self.outside)
         self.printer.begin(func)
-        self.printer.block([s for s in first if not isinstance(s, loop.For)])
+        self.printer.block(self.first)
         self.names = self.printer.names
 
     def widened(self, lanes: int) -> NestBody:
@@ -516,9 +518,30 @@ class NestBody:
         """Print a vector of a row, from its sums; `targets` are addresses of column 0."""
         for item, value in sums.items():
             self.printer.add_register(self.sums[item], value, item.dtype)
+        self._aim(targets)
+        self.printer.block(self._body(row, column, mask))
+
+    def put_all(
+        self,
+        position: Value,
+        columns: tuple[Value, Value],
+        sums: Mapping[Item, Value],
+        targets: Sequence[Value] = (),
+    ) -> None:
+        """Print a row from one column to another; `sums` have addresses of column 0, as targets."""
+        self.printer.resume(self.outside)
+        for name, value in zip(self.lowered.numbers[-2:], columns, strict=True):
+            self.printer.bind(name, value)
+        self.printer.bind(*self.axes, position)
+        for item, address in sums.items():
+            self.printer.add_array(self.sums[item], address, item.dtype)
+        self._aim(targets)
+        self.printer.block([*self.first, *self.before, self.whole, self.masked])
+
+    def _aim(self, targets: Sequence[Value]) -> None:
+        """Say where the targets have column 0 of a row."""
         for (name, dtype), address in zip(self.dtypes.items(), targets, strict=True):
             self.printer.add_array(name, address, dtype)
-        self.printer.block(self._body(row, column, mask))
 
     def packed(self, row: Row, column: Value, mask: Value | None) -> Value:
         """Print a vector of a row that the nest packs, undefined outside the mask."""

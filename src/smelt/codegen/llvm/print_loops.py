@@ -114,6 +114,7 @@ class LoopPrinter:
     def add_array(self, name: str, address: Value, dtype: DType, elements: int = 0) -> None:
         """Say where an array is, its element type, and its constant length or 0."""
         self.addresses[name], self.dtypes[name], self.lengths[name] = address, dtype, elements
+        self.registers.pop(name, None)
 
     def add_bits(
         self,

@@ -230,17 +230,19 @@ class FusedGemm(FusedEpilogue):
             env.loop(low, high, c.tile.rows, self._panels)
         if not c.keeps_sums:
             with b.if_then(self.is_last_block):
-                env.loop(low, high, 1, lambda row: self._epilogue_remaining(row, end))
+                self._epilogue_remaining((low, high), end)
 
-    def _epilogue_remaining(self, row: Value, end: Value) -> None:
-        """Emit the epilogue of a row for columns that its tiles left out.
+    def _epilogue_remaining(self, rows: tuple[Value, Value], end: Value) -> None:
+        """Emit the epilogue of what tiles left out.
 
-        Tiles of full height, before the row `end`, leave out those past the full panels.
+        Tiles of full height, before the row `end`, leave out columns past the full panels.
         """
-        b, low = self.b, self.env.ranges[self.c.n][0]
-        done = b.add(low, self._round_down(self.columns, self.c.tile.columns))
-        first = b.select(b.icmp_signed("<", row, end), done, low)
-        self._epilogue_row(row, low if self.c.stores_sums else first)
+        b, (low, high) = self.b, self.env.ranges[self.c.n]
+        if not self.c.stores_sums:
+            done = b.add(low, self._round_down(self.columns, self.c.tile.columns))
+            self._epilogue_rows((rows[0], end), (done, high))
+            rows = end, rows[1]
+        self._epilogue_rows(rows, (low, high))
 
     # ---- orders of tiles -------------------------------------------------------------------------
 
@@ -271,7 +273,7 @@ class FusedGemm(FusedEpilogue):
             self._edge_columns(low, done)
         env.loop(done, high, 1, lambda row: self._rows(row, 1))
         if c.stores_sums and not c.keeps_sums:
-            env.loop(low, high, 1, self._epilogue_row)
+            self._epilogue_rows((low, high), env.ranges[c.n])
 
     def _rows(self, row: Value, count: int, part: Part = "") -> None:
         """Emit all columns of some rows, or the full panels, or the rest."""
@@ -340,7 +342,7 @@ class FusedGemm(FusedEpilogue):
         self._epilogue_split_panel(panels_end)
         if c.stores_sums and not c.keeps_sums:
             with b.if_then(self.is_last_block):
-                env.loop(low, high, 1, self._epilogue_row)
+                self._epilogue_rows((low, high), env.ranges[c.n])
 
     def _ends(self, low: Value, high: Value) -> list[Value]:
         """Return the row at which tiles of each height end.
@@ -380,7 +382,7 @@ class FusedGemm(FusedEpilogue):
             return
         self.selected_outputs, columns = None, (column, self._panel_end(column))
         with b.if_then(b.and_(self.is_last_block, b.not_(aimed.inside))):
-            self._epilogue_by_vector(self.env.ranges[c.m], columns, self._sum_vector)
+            self._epilogue_rows(self.env.ranges[c.m], columns)
 
     # ---- the tile --------------------------------------------------------------------------------
 
