@@ -78,7 +78,7 @@ FIRST = """graph f(x: f32[1,64,64,64], k: f32[64,64,3,3]) {
   v3 = contract(v2, k) {spec="b,c,h,w,u,v; o,c,u,v -> b,o,h,w"}
   return v3
 }"""
-LAST = """graph f(x: bf16[1,64,64,64], k: bf16[64,3,3,64]) {
+LAST = """graph f(x: bf16[b,h,w,c], k: bf16[o,3,3,c]) {
   v1 = window(x) {axis=1, extent=3}
   v2 = window(v1) {axis=2, extent=3}
   v3 = contract(v2, k) {spec="b,h,w,c,u,v; o,u,v,c -> b,h,w,o"}

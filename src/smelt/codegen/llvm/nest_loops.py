@@ -500,11 +500,13 @@ class NestBody:
         self.printer.block(self.before)
         return Row(self.printer.names, positions[-1])
 
-    def rows(self, *positions: Value, count: int, last: Value | None = None) -> list[Row]:
-        """Print `count` consecutive rows; those past `last`, if there is one, repeat it."""
+    def rows(self, *positions: Value, count: int, end: Value | None = None) -> list[Row]:
+        """Print `count` consecutive rows; those from `end` on, if any, repeat the one before."""
         b, (*outer, first) = self.printer.b, positions
         nexts = [b.add(first, number(r)) for r in range(1, count)]
-        nexts = nexts if last is None else [b.minimum(row, last) for row in nexts]
+        if end is not None:
+            last = b.sub(end, number(1))
+            nexts = [b.minimum(row, last) for row in nexts]
         return [self.row(*outer, row) for row in (first, *nexts)]
 
     def put(

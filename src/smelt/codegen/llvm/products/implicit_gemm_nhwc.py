@@ -326,7 +326,7 @@ class ImplicitGemmNhwc(Packer):
         low, high = env.ranges[c.n]
 
         def columns(n: Value) -> None:
-            rows = body.rows(n, count=lanes, last=b.sub(high, number(1)))
+            rows = body.rows(n, count=lanes, end=high)
 
             def put(at: Value, mask: Value | None) -> None:
                 vectors = [body.packed(row, at, mask) for row in rows]
