@@ -530,7 +530,7 @@ class NestBody:
         sums: Mapping[Item, Value],
         targets: Sequence[Value] = (),
     ) -> None:
-        """Print a row from one column to another; `sums` have addresses of column 0, as targets."""
+        """Print a row between two columns; `sums` and targets have column 0 at addresses."""
         self.printer.resume(self.outside)
         for name, value in zip(self.lowered.numbers[-2:], columns, strict=True):
             self.printer.bind(name, value)

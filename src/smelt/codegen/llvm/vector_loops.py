@@ -361,7 +361,7 @@ def in_columns(
 def in_rows(
     func: loop.Func, nest: Nest, var: str, lanes: int, align: int, stores_whole: Collection[str]
 ) -> loop.Func:
-    """Run a nest in whole vectors, and the rest in a masked one.
+    """Run a nest in whole vectors and a masked one.
 
     Vectors begin at multiples of `align`; those of the arrays `stores_whole` are stored whole.
     """

@@ -79,7 +79,7 @@ def factors(
 
 
 def existing(b: ir.IRBuilder, vectors: Sequence[Value], k: Value, end: Value | None) -> list[Value]:
-    """Return the vectors of consecutive rows from k on, those of rows from `end` on as 0."""
+    """Return the vectors of rows from k on; those from `end` on are 0."""
     if end is None:
         return [*vectors]
     exists = [b.icmp_signed("<", b.add(k, number(r)), end) for r in range(len(vectors))]
