@@ -154,7 +154,7 @@ class PlanDefaults(Protocol):
 
     @property
     def row_axes(self: ProductPlan) -> tuple[str, ...]:
-        """The axes of the result's rows in scratch, outermost first: all but the last one."""
+        """The axes of the result's rows: all but the last one."""
         return self.axes[:-1]
 
     @property
@@ -253,8 +253,23 @@ class ProductPlan(PlanDefaults, Protocol):
         ...
 
     @property
+    def unit(self) -> DType:
+        """The element type of packed operands in scratch."""
+        ...
+
+    @property
+    def row_axes(self) -> tuple[str, ...]:
+        """The axes of the result's rows in scratch, outermost first."""
+        ...
+
+    @property
     def driver(self) -> Driver:
         """The loops around its register tiles."""
+        ...
+
+    @property
+    def result_axis(self) -> str:
+        """The axis along which its result is contiguous where others read it."""
         ...
 
     def notes(self) -> PlanNotes:
@@ -267,6 +282,10 @@ class ProductPlan(PlanDefaults, Protocol):
 
     def right_order(self) -> tuple[str, ...]:
         """Return the loops of the nest that packs the right operand."""
+        ...
+
+    def cycles(self, points: Index, rows: Index) -> Index:
+        """Return the cycles of so many multiply-adds, for a result of so many rows."""
         ...
 
 
