@@ -534,7 +534,8 @@ class NestBody:
         self.printer.resume(self.outside)
         for name, value in zip(self.lowered.numbers[-2:], columns, strict=True):
             self.printer.bind(name, value)
-        self.printer.bind(*self.axes, position)
+        (row,) = self.axes
+        self.printer.bind(row, position)
         for item, address in sums.items():
             self.printer.add_array(self.sums[item], address, item.dtype)
         self._aim(targets)
