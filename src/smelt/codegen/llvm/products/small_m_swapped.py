@@ -35,6 +35,7 @@ from smelt.codegen.llvm.instructions.counting import step_address
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.transpose import transpose
+from smelt.codegen.llvm.loopir.items import Item
 from smelt.codegen.llvm.nest_loops import NestBody
 from smelt.codegen.llvm.nests.environment import Environment
 from smelt.codegen.llvm.nests.nest import Nest
@@ -174,7 +175,7 @@ class SmallMSwappedGemm(FusedGemmPacker):
 
         def epilogue_row(row: Value) -> None:
             nth = self.b.sub(row, first)
-            sums = {x.c.item: x._sum_address(nth, number(0)) for x in products}
+            sums: dict[Item, Value] = {x.c.item: x._sum_address(nth, number(0)) for x in products}
             body.put_all(row, (low, high), sums)
 
         env.loop(first, last, 1, epilogue_row)
