@@ -173,13 +173,8 @@ def choose_dot_instruction(
         return None
     byte_dot = _choose_byte_dot(first, second, target, matrices=matrices)
     if byte_dot is None and fits(first, i16) and fits(second, i16):
-        return word_dot(target)
+        return I16_DOT if target.has_word_dot else None
     return byte_dot
-
-
-def word_dot(target: Target) -> DotInstruction | None:
-    """Return the dot product of 16-bit integers, if the processor has it."""
-    return I16_DOT if _rows(target, "words") else None
 
 
 def _choose_byte_dot(
