@@ -19,7 +19,7 @@ from unittest.mock import patch
 import numpy as np
 from tests.codegen.llvm.guard_pages import KERNEL, Guarded
 
-from smelt.runtime import chunking, executable
+from smelt.runtime import executable, host_stream
 from smelt.runtime.executable import Executable
 from smelt.runtime.threads import Pool
 
@@ -71,7 +71,7 @@ def poisoned(fill: int, *, one_by_one: bool = False) -> Iterator[Guarded]:
 
         with (
             patch.object(executable, "allocate", allocate),
-            patch.object(chunking, "allocate", allocate),
+            patch.object(host_stream, "allocate", allocate),
             patch.object(Pool, "run_addresses", run),
         ):
             yield memory

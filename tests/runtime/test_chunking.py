@@ -31,9 +31,10 @@ from smelt.journal.facts import Journal
 from smelt.kernel.chunks import WHOLE
 from smelt.lower import interp
 from smelt.machine.target import Target
-from smelt.runtime import chunking, executable, memory
-from smelt.runtime.chunking import ChunkedCall
+from smelt.runtime import executable, host_stream, memory
 from smelt.runtime.executable import CallStep
+from smelt.runtime.host_stream import HostCall
+from smelt.runtime.sliced_plan import LINE_BYTES
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(3)
@@ -317,7 +318,7 @@ def test_nothing_of_all_rows_is_in_memory() -> None:
         s.call
         for g in program.executable.launches
         for s in g
-        if isinstance(s, CallStep) and isinstance(s.call, ChunkedCall)
+        if isinstance(s, CallStep) and isinstance(s.call, HostCall)
     ]
     taken = [p.arena_bytes for p in turns.body._prepared.values()]
     assert max(taken) < x.shape[0] * w.shape[0] * 4
@@ -498,18 +499,21 @@ def test_all_chunks_share_one_block(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 2 * program.plan.chunked_clusters[0][1].chunks.block + 1
     x, y = x[:rows].copy(), y[:rows].copy()
     taken: list[int] = []
-    for module in (chunking, executable):
+    for module in (host_stream, executable):
         monkeypatch.setattr(module, "allocate", lambda n: (taken.append(n), memory.allocate(n))[1])
-    program.run((x, w, y), sizes_of(graph_of(head_back, (x, w, y)), (x, w, y)))
+    sizes = sizes_of(graph_of(head_back, (x, w, y)), (x, w, y))
+    program.run((x, w, y), sizes)
     (turns,) = [
         s.call
         for g in program.executable.launches
         for s in g
-        if isinstance(s, CallStep) and isinstance(s.call, ChunkedCall)
+        if isinstance(s, CallStep) and isinstance(s.call, HostCall)
     ]
     arenas = {p.arena_bytes for p in turns.body._prepared.values()}
     assert len(arenas) == 2  # whole rounds and a shorter one
-    assert [n for n in taken if n in arenas] == [max(arenas)]
+    nbytes = turns.prepare(dict(zip(program.size_names, sizes, strict=True)))
+    assert max(arenas) < nbytes <= max(arenas) + 2 * LINE_BYTES
+    assert [n for n in taken if n in {*arenas, nbytes}] == [nbytes]
 
 
 def running(x: Any, w: Any) -> Any:

@@ -36,13 +36,11 @@ from smelt.python.imports import fork_safe_import
 from smelt.runtime.cache import Cache
 from smelt.runtime.code import package_identity
 from smelt.runtime.compile_scope import with_frame_room
-from smelt.runtime.cuda.chunks import DeviceChunks
 from smelt.runtime.cuda.code import find_loaded
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.tables import DeviceStep, HostStep, LoadedCode
 from smelt.runtime.executable_format import ChunkedUse, KernelUse, LoopUse, Recipe, Use
-from smelt.runtime.loop import Loop
 from smelt.runtime.plan_tables import Sizes
 from smelt.tune.memory import Program, Settings, recall
 
@@ -211,12 +209,7 @@ class DeviceProgram:
             if isinstance(use, KernelUse):
                 return self._step(use, next(numbers))
             assert isinstance(use, ChunkedUse | LoopUse)
-            body = self._executable(use.body, numbers)
-            prepare = (
-                partial(Loop, use.shape, use.wanted, body)
-                if isinstance(use, LoopUse)
-                else partial(DeviceChunks, use.rounds, body)
-            )
+            prepare = partial(use.prepare, self._executable(use.body, numbers))
             return HostStep(use.name, prepare, use.inputs, use.outputs)
 
         steps = [step(use) for use in recipe.steps]

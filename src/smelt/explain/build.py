@@ -68,10 +68,9 @@ from smelt.journal.facts import (
 from smelt.ops.create import Constant, Input
 from smelt.ops.spec import dims_at
 from smelt.packages.version import __version__
-from smelt.runtime.chunking import ChunkedCall
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep
-from smelt.runtime.host_loop import LoopCall
+from smelt.runtime.host_stream import HostCall
 from smelt.runtime.plan_tables import place_values
 from smelt.types.expr import evaluate
 from smelt.types.tensor import TensorType, shape_text
@@ -330,7 +329,7 @@ def steps_of(executable: Executable) -> dict[str, KernelStep]:
     for s in (s for group in executable.launches for s in group):
         if isinstance(s, KernelStep):
             steps[s.name] = s
-        elif isinstance(s, CallStep) and isinstance(s.call, ChunkedCall):
+        elif isinstance(s, CallStep) and isinstance(s.call, HostCall):
             steps |= steps_of(s.call.body)
     return steps
 
@@ -487,17 +486,15 @@ def memory_of(executable: Executable, sizes: Sizes, kernels: Sequence[KernelData
 
 
 def _temp(executable: Executable, sizes: Sizes) -> int:
-    """Return the bytes of intermediates: arena, partial results, and those of the largest chunk."""
+    """Return the bytes of intermediates: arena, partial results, and the largest part's."""
     own_bytes = place_values(executable.values, executable.launches, executable.arena, sizes).nbytes
-    chunk_bytes = 0
-    for step in (s for group in executable.launches for s in group):
-        if isinstance(step, CallStep) and isinstance(step.call, ChunkedCall):
-            rounds = step.call.rounds
-            rows = max(rounds.lengths(sizes), default=0)
-            chunk_bytes = max(chunk_bytes, _temp(step.call.body, {**sizes, rounds.rows: rows}))
-        elif isinstance(step, CallStep) and isinstance(step.call, LoopCall):
-            chunk_bytes = max(chunk_bytes, step.call.prepare(sizes))
-    return own_bytes + chunk_bytes
+    part_bytes = (
+        s.call.prepare(sizes)
+        for group in executable.launches
+        for s in group
+        if isinstance(s, CallStep) and isinstance(s.call, HostCall)
+    )
+    return own_bytes + max(part_bytes, default=0)
 
 
 # ---- decisions ---------------------------------------------------------------------------------

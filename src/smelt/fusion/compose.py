@@ -56,8 +56,8 @@ BUDGET_DIVISORS = (4, 16, 64, 1)
 
 They are tried if the plan for the available memory does not fit it.
 """
-ALIGNED = 128
-"""Maximum bytes of alignment in the arenas of a plan and of its chunks."""
+ALIGNED = 256
+"""Maximum bytes of alignment in a plan's memory and its chunks', with a chunk's first row."""
 SCARCE_CHUNKS = 4
 """Minimum bytes that a plan keeps, in chunks, for which rounds may take longer."""
 SCARCE_SLOWER = 3.0
@@ -126,7 +126,7 @@ def _plan(
             return _recorded(again, journal)
     if available is not None:
         kept = candidate if isinstance(candidate, Plan) else unchunked
-        if total_kept_bytes(kept, defaults) + ALIGNED > available:
+        if not _fits(kept, defaults, available):
             frugal = _frugal_plan(unchunked, target, journal, hints, donated)
             if total_kept_bytes(frugal, defaults) < total_kept_bytes(kept, defaults):
                 return frugal
@@ -209,7 +209,7 @@ def _fitting_plan(
     first_try = (
         _chunked_plan(unchunked, target, hints, donated, available) if available > 0 else None
     )
-    if isinstance(first_try, Plan) and total_kept_bytes(first_try, hints) + ALIGNED <= available:
+    if isinstance(first_try, Plan) and _fits(first_try, hints, available):
         return first_try
     unchunked_bytes, smallest = total_kept_bytes(unchunked, hints), None
     for divisor in BUDGET_DIVISORS:
@@ -218,7 +218,7 @@ def _fitting_plan(
         )
         if not isinstance(candidate, Plan):
             first_try = candidate or first_try
-        elif total_kept_bytes(candidate, hints) + ALIGNED <= available:
+        elif _fits(candidate, hints, available):
             return candidate
         elif smallest is None or total_kept_bytes(candidate, hints) < total_kept_bytes(
             smallest, hints
@@ -419,6 +419,22 @@ def total_kept_bytes(candidate: Plan, hints: Hints) -> int:
         for _, body in candidate.chunked_clusters
     )
     return arena_bytes(candidate, hints) + max(chunk_bytes, default=0)
+
+
+def _fits(candidate: Plan, hints: Hints, available: int) -> bool:
+    """Return whether a plan keeps so many bytes at most while it runs.
+
+    Results of chunks that are not contiguous in their arrays are kept before they are copied.
+    """
+    apart = (
+        sum(
+            at_hints(n.type.nbytes, Hints(body.block_sizes(hints)))
+            for n, c in zip(body.plan.graph.outputs, body.chunks.makes, strict=True)
+            if c.axis > 0
+        )
+        for _, body in candidate.chunked_clusters
+    )
+    return total_kept_bytes(candidate, hints) + max(apart, default=0) + ALIGNED <= available
 
 
 def _with_decision(candidate: Plan, decision: Decision, journal: Journal | None) -> Plan:

@@ -49,6 +49,8 @@ def _view_inside(host: Array, x: Operand) -> Array:
 class Executable(PlanExecutable[Prepared]):
     """Plan ready to run; safe to call from several threads."""
 
+    reads_strides = True
+
     def __init__(
         self,
         size_names: tuple[str, ...],
@@ -59,6 +61,8 @@ class Executable(PlanExecutable[Prepared]):
         prelude: Prelude | None = None,
         graph: Graph | None = None,
         made_for: Target | None = None,
+        *,
+        is_part: bool = False,
     ) -> None:
         """Build an executable from steps and values.
 
@@ -66,7 +70,8 @@ class Executable(PlanExecutable[Prepared]):
         returned (an input among them is returned as it is). `arena` lists where values in the
         arena end, in bytes. `prelude` computes the held values. `graph`, with these inputs and
         outputs, runs in NumPy for sizes that no kernels can be made for. `code_target` is the
-        target of the kernels' code, None for the host.
+        target of the kernels' code, None for the host. Another executable runs one that `is_part`
+        of it, and accounts for its memory.
         """
         super().__init__(size_names, values, launches, arena, outputs)
         self.prelude = prelude
@@ -74,8 +79,7 @@ class Executable(PlanExecutable[Prepared]):
         self.code_target = made_for
         self.verify: Callable[[Mapping[str, int]], None] | None = None
         """Raises an error for sizes at which the plan is not one, if it comes from a file."""
-        self.nested = False
-        """Whether another executable runs this one and accounts for its memory."""
+        self._is_part = is_part
         register_controller()
 
     # ---- calls -----------------------------------------------------------------------------------
@@ -86,15 +90,13 @@ class Executable(PlanExecutable[Prepared]):
         sizes: tuple[int, ...],
         out: Sequence[Array | None] | None = None,
         held: Run | None = None,
-        between: Block | None = None,
     ) -> list[Array]:
         """Run the plan and return its results.
 
         `arrays` are the inputs and `all_size_names` the values of `size_names`. `out` are arrays to
         write into (None: allocate): one per output, or one per computed value in order of first
         return. `held` are the prelude's results for these inputs (None: compute now without
-        caching). `between` is memory for intermediates, at least `arena_bytes` at these sizes
-        (None: allocate).
+        caching).
 
         Raises OutArgumentError for an `out` array of another shape or type or that is read-only,
         OutOfMemory before anything runs when memory does not suffice, TargetError if the code
@@ -122,9 +124,7 @@ class Executable(PlanExecutable[Prepared]):
                 before = len(arrays) + k
                 overlaps = any(j < before for j in spans.overlapping(out_array))
                 results.append(_result_array(out_array, shape, dtype, overlaps, copies))
-        block = between
-        if block is None and p.arena_bytes:
-            block = allocate(p.arena_bytes)
+        block = allocate(p.arena_bytes) if p.arena_bytes else None
         frame = p.frame
         if frame:
             where = [address_of(a) for a in (*arrays, *results, *held_arrays)]
@@ -298,7 +298,7 @@ class Executable(PlanExecutable[Prepared]):
             p = LaunchTableBuilder(self.values, named).build([[step]], ())
             at = ", ".join(f"{n}={k}" for n, k in named.items())
             warn_fallback(f"{self.graph.name} at {at or 'these sizes'}", error)
-        if not self.nested:
+        if not self._is_part:
             p.check_limit(p.call_bytes)
         return p
 

@@ -31,11 +31,12 @@ from smelt.kernel.chunks import Chunks
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
 from smelt.runtime.cache import Cache
-from smelt.runtime.chunking import ChunkedCall
+from smelt.runtime.chunking import RowChunks
 from smelt.runtime.code import LoadedKernel
 from smelt.runtime.executable import CallStep, Executable, KernelStep, NativeFunction, Step, Value
-from smelt.runtime.host_loop import LoopCall
-from smelt.runtime.loop import LoopShape
+from smelt.runtime.host_stream import HostCall
+from smelt.runtime.loop import Loop, LoopShape
+from smelt.runtime.plan_tables import PlanExecutable, Sizes
 from smelt.runtime.prelude import Compiler, Part, Prelude
 from smelt.runtime.reference import is_recoverable, reference_step, warn_fallback
 from smelt.types.expr import Index
@@ -85,6 +86,10 @@ class ChunkedUse(NamedTuple):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
+    def prepare(self, body: PlanExecutable[Any], sizes: Sizes) -> RowChunks:
+        """Return the chunks at sizes; `body` is the executable of the recipe."""
+        return RowChunks(self.rounds, body, sizes)
+
 
 class LoopUse(NamedTuple):
     """Steps that run again and again on values they carry, as a nested recipe.
@@ -98,6 +103,10 @@ class LoopUse(NamedTuple):
     body: Recipe
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+
+    def prepare(self, body: PlanExecutable[Any], sizes: Sizes) -> Loop:
+        """Return the loop at sizes; `body` is the executable of the recipe."""
+        return Loop(self.shape, self.wanted, body, sizes)
 
 
 Use = KernelUse | CallUse | ChunkedUse | LoopUse
@@ -157,18 +166,16 @@ class Recipe:
         compiler: Compiler,
         graph: Graph | None = None,
         made_for: Target | None = None,
+        *,
+        is_part: bool = False,
     ) -> Executable:
         steps: list[Step] = []
         for use in self.steps:
             if isinstance(use, KernelUse):
                 steps.append(self._kernel_step(use, next(codes), look_up))
-            elif isinstance(use, ChunkedUse):
-                chunked = ChunkedCall(use.rounds, use.body._executable(codes, look_up, compiler))
-                steps.append(CallStep(use.name, chunked, use.inputs, use.outputs, chunked.prepare))
-            elif isinstance(use, LoopUse):
-                call = LoopCall(
-                    use.shape, use.wanted, use.body._executable(codes, look_up, compiler)
-                )
+            elif isinstance(use, ChunkedUse | LoopUse):
+                body = use.body._executable(codes, look_up, compiler, is_part=True)
+                call = HostCall(body, use.prepare)
                 steps.append(CallStep(use.name, call, use.inputs, use.outputs, call.prepare))
             else:
                 steps.append(reference_step(use.name, use.graph, use.inputs, use.outputs))
@@ -183,6 +190,7 @@ class Recipe:
             prelude,
             graph,
             made_for,
+            is_part=is_part,
         )
 
     def _kernel_step(self, use: KernelUse, code: LoadedKernel, look_up: LookUp) -> KernelStep:

@@ -14,7 +14,6 @@ array([[2., 1., 0.],
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from smelt.errors import SmeltError
+from smelt.runtime.memory import array_maker
 from smelt.runtime.plan_tables import Operand, Prepared, Segment
 from smelt.runtime.threads import pool
 
@@ -106,13 +106,5 @@ def _view(
     slot: int, shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None
 ) -> View:
     """Return a function that makes an array of the address in a frame word."""
-    nbytes, bytes_before = math.prod(shape) * dtype.itemsize, 0
-    if strides is not None and nbytes:
-        reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
-        bytes_before = -sum(min(r, 0) for r in reach)
-        nbytes = bytes_before + sum(max(r, 0) for r in reach) + dtype.itemsize
-    memory: Callable[[int], Any] = (ctypes.c_char * nbytes).from_address
-    array = np.ndarray
-    return lambda words: array(
-        shape, dtype, memory(words[slot] - bytes_before), bytes_before, strides
-    )
+    make = array_maker(shape, dtype, strides)
+    return lambda words: make(words[slot])

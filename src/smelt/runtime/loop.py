@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from smelt.runtime.plan_tables import Addresses, PlanExecutable, Sizes
+from smelt.runtime.plan_tables import NO_STRIDES, Addresses, PlanExecutable, Sizes, Strides
 from smelt.runtime.sliced_plan import (
     RUNS_OF_TABLE,
     VECTOR_BYTES,
@@ -65,6 +65,8 @@ class Loop:
     `wanted` are the results to write, and `step` is the plan of a step.
     """
 
+    reads_strides = False
+
     def __init__(
         self, shape: LoopShape, wanted: tuple[int, ...], step: PlanExecutable[Any], sizes: Sizes
     ) -> None:
@@ -109,7 +111,9 @@ class Loop:
             each = self._step.operations + len(self._histories)
             self.operations = each * len(self._moments) + len(wanted)
 
-    def queue(self, addresses: Sequence[int], stream: Stream) -> None:
+    def queue(
+        self, addresses: Sequence[int], stream: Stream, _: Mapping[int, Strides] = NO_STRIDES
+    ) -> None:
         """Queue all steps on inputs, outputs and memory of `nbytes`, given by address."""
         count, last = self._shape.carries, len(addresses) - 1 - len(self._wanted)
         inputs, outputs, memory = addresses[:last], addresses[last:-1], addresses[-1]

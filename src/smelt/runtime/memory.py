@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 import mmap
 import sys
 from array import array
@@ -436,6 +437,23 @@ Array = np.ndarray[Any, Any]
 
 _SORTED_FROM: Final = 16
 """Minimum number of arrays for sorting them by address to cost less than comparing each."""
+
+
+def array_maker(
+    shape: tuple[int, ...], dtype: np.dtype[Any], strides: tuple[int, ...] | None = None
+) -> Callable[[int], Array]:
+    """Return a function that makes an array of the memory at an address.
+
+    The memory must live as long as the array. `strides` are in bytes; None is row-major order.
+    """
+    nbytes, bytes_before = math.prod(shape) * dtype.itemsize, 0
+    if strides is not None and nbytes:
+        reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+        bytes_before = -sum(min(r, 0) for r in reach)
+        nbytes = bytes_before + sum(max(r, 0) for r in reach) + dtype.itemsize
+    memory: Callable[[int], Any] = (ctypes.c_char * nbytes).from_address
+    make = np.ndarray
+    return lambda at: make(shape, dtype, memory(at - bytes_before), bytes_before, strides)
 
 
 class Spans:

@@ -38,6 +38,10 @@ from smelt.types.tensor import Shape
 
 Array = np.ndarray[Any, Any]
 Sizes: TypeAlias = Mapping[str, int]
+Strides: TypeAlias = tuple[int, ...]
+"""Strides of an array in elements."""
+NO_STRIDES: Mapping[int, Strides] = {}
+"""The strides of inputs that are all contiguous."""
 
 
 class Value(NamedTuple):
@@ -328,9 +332,18 @@ class PlanTables:
         """Launches and copies that a call queues; None if values on the device decide."""
         return 0
 
-    def fill(self, where: Sequence[int], arena: int) -> array[int]:
-        """Return the frame of a call on sources and an arena given by address."""
+    def fill(
+        self, where: Sequence[int], arena: int, strides: Mapping[int, Strides] = NO_STRIDES
+    ) -> array[int]:
+        """Return the frame of a call on sources and an arena given by address.
+
+        `strides` are those of inputs that need not be contiguous, by number.
+        """
         frame = self.frame[:]
+        if strides:
+            for slot, source, d in self.strides:
+                if source in strides:
+                    frame[slot] = strides[source][d]
         for slot, source, offset in self.addresses:
             frame[slot] = where[source] + offset
         for slot, offset in self.arena:
@@ -376,6 +389,9 @@ T = TypeVar("T", bound=PlanTables)
 
 class PlanExecutable(Generic[T]):
     """Plan ready to run on a device, with tables for the sizes of calls."""
+
+    reads_strides = False
+    """Whether it reads inputs that are not contiguous as they lie, as a part of a plan."""
 
     def __init__(
         self,

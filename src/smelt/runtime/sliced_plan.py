@@ -3,7 +3,8 @@
 The step of a loop and the body of chunks are plans of their own. Arrays are passed by address. A
 kernel may read vectors of 16 bytes of contiguous arrays, and a slice may begin between two vectors,
 or not be contiguous: then it is copied to memory of the plan's before it is read, or from there
-after it is written. Every other slice is passed as it lies.
+after it is written. Every other slice is passed as it lies, and so are slices to read that are not
+contiguous where kernels take their strides.
 
 A slice along any axis of a contiguous array is a number of runs of bytes with one distance:
 
@@ -19,7 +20,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from smelt.runtime.plan_tables import Addresses, PlanExecutable
+from smelt.runtime.plan_tables import NO_STRIDES, Addresses, PlanExecutable, Strides
 
 RUNS_OF_TABLE: Final = 1024
 """Maximum runs in one table of launches."""
@@ -40,14 +41,44 @@ class Stream(Protocol):
         """Read a bool; waits for what is queued before."""
         ...
 
-    def bind(self, p: Any, where: Sequence[int], memory: int) -> Callable[[], None]:
-        """Return what runs a plan on sources and memory of its own given by address."""
+    def fill(self, to: int, element: Any, count: int) -> None:
+        """Write an element of NumPy to adjacent places."""
+        ...
+
+    def bind(
+        self, p: Any, where: Sequence[int], memory: int, strides: Mapping[int, Strides]
+    ) -> Callable[[], None]:
+        """Return what runs a plan on sources and memory of its own given by address.
+
+        `strides` are those of inputs that need not be contiguous, by number.
+        """
         ...
 
     def launch_runs(
         self, p: Any, count: int, where: Sequence[Addresses | int], memory: int
     ) -> None:
         """Run kernels again and again: a source has an address for each run, or for all."""
+        ...
+
+
+class HostPart(Protocol):
+    """Part of a plan that the host drives, prepared for sizes."""
+
+    nbytes: int
+    """Memory that it needs while it runs, in bytes."""
+    operations: int | None
+    """Launches and copies that it queues; None if values on the device decide."""
+    reads_strides: bool
+    """Whether inputs that are not contiguous may be read as they lie."""
+
+    def queue(
+        self, addresses: Sequence[int], stream: Any, strides: Mapping[int, Strides], /
+    ) -> None:
+        """Queue it in a `Stream` on inputs, outputs and memory of its own.
+
+        They are given by address, in this order, with the strides of inputs that are not
+        contiguous. A device's context must be current.
+        """
         ...
 
 
@@ -67,6 +98,8 @@ class Slices(NamedTuple):
     def along(shape: tuple[int, ...], axis: int, count: int, itemsize: int) -> Slices:
         """Return a slice of `count` positions along an axis of an array of this shape."""
         inner = math.prod(shape[axis + 1 :]) * itemsize
+        if count == shape[axis]:
+            return Slices.whole(math.prod(shape[: axis + 1]) * inner)
         return Slices(math.prod(shape[:axis]), count * inner, shape[axis] * inner)
 
     @property
@@ -110,7 +143,8 @@ class SlicedPlan:
         self._copied: list[tuple[int, int, Slices]] = []
         """Inputs that are copied, with where to."""
         for k, slices in inputs.items():
-            if slices.runs > 1 or (slices.nbytes % VECTOR_BYTES and k in p.aligned):
+            is_apart = slices.runs > 1 and not plan.reads_strides
+            if is_apart or (slices.nbytes % VECTOR_BYTES and k in p.aligned):
                 self._copied.append((k, self._reserve(slices.total), slices))
         places = {n: _Place(v.number) for n, v in enumerate(values) if v.place == "input"}
         first = {v: k for k, v in reversed([*enumerate(plan.outputs)])}
@@ -147,12 +181,21 @@ class SlicedPlan:
         return k in self._unaligned
 
     def bind(
-        self, inputs: Sequence[int], outputs: Sequence[int], memory: int, stream: Stream
+        self,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        memory: int,
+        stream: Stream,
+        strides: Mapping[int, Strides] = NO_STRIDES,
     ) -> Callable[[], None]:
-        """Return what queues a run on slices given by address, and `memory` of `nbytes`."""
-        read = [*inputs]
+        """Return what queues a run on slices given by address, and `memory` of `nbytes`.
+
+        `strides` are those of inputs that need not be contiguous, by number.
+        """
+        read, strides = [*inputs], {**strides}
         for k, offset, _ in self._copied:
             read[k] = memory + offset
+            strides.pop(k, None)
 
         def address(place: _Place) -> int:
             if place.input >= 0:
@@ -160,7 +203,7 @@ class SlicedPlan:
             return outputs[place.output] if place.memory < 0 else memory + place.memory
 
         where = [*read, *map(address, self._results)]
-        run = stream.bind(self._tables, where, memory)
+        run = stream.bind(self._tables, where, memory, strides)
         before = [(read[k], s.packed, inputs[k], s) for k, _, s in self._copied]
         after = [
             (to, slices, source, slices.packed)

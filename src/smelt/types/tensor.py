@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -27,6 +28,7 @@ __all__ = [
     "broadcast_shapes",
     "check_bytes",
     "check_contiguous",
+    "row_major",
     "shape_text",
     "size",
 ]
@@ -89,6 +91,15 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
             common = dim
         out.append(common)
     return tuple(out)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return strides in elements of row-major order.
+
+    >>> row_major((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
 
 
 def check_bytes(kind: TensorType) -> TensorType:

@@ -44,13 +44,14 @@ from smelt.journal.facts import ArgumentCopied
 from smelt.knobs import fingerprint
 from smelt.python.dataclass import dataclass
 from smelt.python.origin import here
-from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device, row_major
+from smelt.runtime.cuda.buffer import DeviceBuffer, copy_to_device
 from smelt.runtime.cuda.executable import DeviceExecutable
 from smelt.runtime.cuda.flags import DeferredFlags, deferred_flags, positions_are_checked
 from smelt.runtime.cuda.memory import DriverMemory
 from smelt.runtime.cuda.recorded_call import RecordedCall
 from smelt.runtime.sliced_plan import VECTOR_BYTES
 from smelt.types.dtype import bool_, from_numpy
+from smelt.types.tensor import row_major
 
 if TYPE_CHECKING:
     from smelt.frontends.array.jit import Jit

@@ -31,7 +31,7 @@ from smelt.frontends.array.tree import leaves_like
 from smelt.graph import build
 from smelt.graph.ir import Graph
 from smelt.ops.view import Reshape
-from smelt.runtime.cuda.buffer import DeviceBuffer, is_contiguous, row_major
+from smelt.runtime.cuda.buffer import DeviceBuffer, is_contiguous
 from smelt.runtime.cuda.copies import Slices, copy_slices
 from smelt.runtime.cuda.dlpack import is_shared
 from smelt.runtime.cuda.driver import Device
@@ -40,7 +40,7 @@ from smelt.runtime.memory import Spans
 from smelt.runtime.sliced_plan import VECTOR_BYTES
 from smelt.types.dtype import DType
 from smelt.types.expr import size
-from smelt.types.tensor import TensorType
+from smelt.types.tensor import TensorType, row_major
 
 _PROGRAMS: Final = WeakKeyDictionary[Device, dict[tuple[DType, int], DeviceProgram]]()
 

@@ -13,6 +13,7 @@ from smelt.runtime.cuda.copies import fill
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.memory import Memory
 from smelt.types.dtype import DType
+from smelt.types.tensor import row_major
 
 Array = np.ndarray[Any, Any]
 
@@ -65,15 +66,6 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
             return False
         step *= n
     return True
-
-
-def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return strides in elements of row-major order.
-
-    >>> row_major((2, 3, 4))
-    (12, 4, 1)
-    """
-    return tuple(math.prod(shape[k + 1 :]) for k in range(len(shape)))
 
 
 def copy_to_device(array: Array, dtype: DType, memory: Memory, stream: int) -> DeviceBuffer:

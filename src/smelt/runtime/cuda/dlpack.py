@@ -15,9 +15,10 @@ from functools import partial
 from typing import Any, Final
 
 from smelt.errors import DLPackError, DTypeError
-from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
+from smelt.runtime.cuda.buffer import DeviceBuffer
 from smelt.runtime.cuda.driver import Device, Driver
 from smelt.types.dtype import DTYPES, DType
+from smelt.types.tensor import row_major
 
 CUDA: Final = 2
 """DLPack's type of an NVIDIA device."""

@@ -15,7 +15,7 @@ from itertools import compress
 
 from smelt import knobs
 from smelt.errors import CaptureError, DeviceError, DeviceLayoutError
-from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
+from smelt.runtime.cuda.buffer import DeviceBuffer
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.kept_workspaces import Kept, KeptWorkspace
 from smelt.runtime.cuda.memory import DeviceBlock, Memory
@@ -26,6 +26,7 @@ from smelt.runtime.plan_tables import PlanExecutable, Value
 from smelt.runtime.sliced_plan import VECTOR_BYTES
 from smelt.types.dtype import u8
 from smelt.types.expr import Index
+from smelt.types.tensor import row_major
 
 
 class DeviceExecutable(PlanExecutable[PreparedLaunches]):

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from smelt.runtime.cuda.buffer import DeviceBuffer, row_major
+from smelt.runtime.cuda.buffer import DeviceBuffer
 from smelt.runtime.cuda.driver import Device
 from smelt.runtime.cuda.memory import DriverMemory
 from smelt.runtime.cuda.native_call import DECLINED, device_words, native_calls
@@ -23,6 +23,7 @@ from smelt.runtime.cuda.stream import LaunchGraphs, is_replayed, launch_error, l
 from smelt.runtime.cuda.tables import PreparedLaunches
 from smelt.runtime.sliced_plan import VECTOR_BYTES
 from smelt.types.dtype import DType
+from smelt.types.tensor import row_major
 
 STACK_WORDS: Final = 4096
 """Largest frame that native code puts on the stack: 32 KiB."""

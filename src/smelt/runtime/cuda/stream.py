@@ -13,16 +13,16 @@ import ctypes
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from smelt.runtime.cuda.copies import copy_slices
+from smelt.runtime.cuda.copies import copy_slices, fill
 from smelt.runtime.cuda.driver import NON_BLOCKING, RELAXED_CAPTURE, Device
 from smelt.runtime.cuda.native_call import FIRST_ARGUMENT, ROW_WORDS, native_calls
 from smelt.runtime.cuda.tables import PreparedLaunches
-from smelt.runtime.plan_tables import Addresses
+from smelt.runtime.plan_tables import NO_STRIDES, Addresses, Strides
 from smelt.runtime.sliced_plan import Slices
 
 MIN_LAUNCHES: Final = 4
@@ -134,9 +134,19 @@ class DeviceStream(NamedTuple):
         call("cuStreamSynchronize", self.number)
         return bool(place.value)
 
-    def bind(self, p: PreparedLaunches, where: Sequence[int], memory: int) -> Callable[[], None]:
+    def fill(self, to: int, element: Any, count: int) -> None:
+        """Queue writes of an element of NumPy to adjacent places."""
+        fill(self.device, to, element, count, self.number)
+
+    def bind(
+        self,
+        p: PreparedLaunches,
+        where: Sequence[int],
+        memory: int,
+        strides: Mapping[int, Strides],
+    ) -> Callable[[], None]:
         """Return what queues a plan on sources and memory of its own given by address."""
-        frame = p.fill(where, memory)
+        frame = p.fill(where, memory, strides)
         return lambda: launch_frame(self.device, p, frame, self.number, None)
 
     def launch_runs(
@@ -181,7 +191,8 @@ def launch_frame(
         room = address + 8 * argument_words
         for first, length, part in p.segments:
             if part is not None:
-                part.queue(frame[first : first + length], DeviceStream(device, in_stream))
+                words, queue = frame[first : first + length], DeviceStream(device, in_stream)
+                part.queue(words, queue, NO_STRIDES)
                 continue
             rows = p.rows.ctypes.data + 8 * ROW_WORDS * first
             failed = native_calls().launch(rows, length, address, room, in_stream, call)

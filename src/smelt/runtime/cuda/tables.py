@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from smelt.runtime.plan_tables import (
     place_values,
     step_values,
 )
+from smelt.runtime.sliced_plan import HostPart
 from smelt.types.expr import Index, evaluate
 
 MAX_DEVICE_ELEMENTS: Final = (1 << 31) - 1
@@ -104,22 +105,6 @@ def renamed_sizes(names: Mapping[str, str], named: Sizes) -> dict[str, int]:
         if n.isdigit() or n in named
     }
     return {**named, **renamed}
-
-
-class HostPart(Protocol):
-    """Part of a plan that the host drives, prepared for sizes."""
-
-    nbytes: int
-    """Memory that it needs while it runs, in bytes."""
-    operations: int | None
-    """Launches and copies that it queues; None if values on the device decide."""
-
-    def queue(self, addresses: Sequence[int], stream: Any) -> None:
-        """Queue it in a `DeviceStream` on inputs, outputs and memory of its own.
-
-        They are given by address, in this order. The context must be current.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,58 +1,62 @@
-"""Run a loop on the processor, as the function of a call step."""
+"""Run loops and chunks of rows on the processor, as functions of call steps."""
 
 from __future__ import annotations
 
 import ctypes
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from smelt.runtime.executable import Executable
-from smelt.runtime.loop import Loop, LoopShape
-from smelt.runtime.memory import address_of, allocate
-from smelt.runtime.plan_tables import Addresses, Operand, Prepared, Sizes
-from smelt.runtime.sliced_plan import Slices
+from smelt.runtime.memory import address_of, allocate, array_maker
+from smelt.runtime.plan_tables import Addresses, Operand, Prepared, Sizes, Strides
+from smelt.runtime.sliced_plan import HostPart, Slices
 from smelt.runtime.threads import pool
 
 Array = np.ndarray[Any, Any]
 
-_MAX_LOOPS = 64
-"""Loops kept, one per tuple of sizes."""
+_MAX_PARTS = 64
+"""Parts kept of a step, one per tuple of sizes."""
 _MIN_TABLED_STEPS, _MAX_TABLED_STEPS = 8, 256
 """Steps of a loop in one native call."""
 
 
-class LoopCall:
-    """Repeated execution of a step."""
+class HostCall:
+    """Repeated execution of a plan, on other slices of arrays each time."""
 
-    def __init__(self, shape: LoopShape, wanted: tuple[int, ...], step: Executable) -> None:
-        self.shape, self.wanted, self.step = shape, wanted, step
-        step.nested = True
-        self._loops: dict[tuple[int, ...], Loop] = {}
+    def __init__(self, body: Executable, make: Callable[[Executable, Sizes], HostPart]) -> None:
+        self.body = body
+        self._make = make
+        self._parts: dict[tuple[int, ...], HostPart] = {}
 
     def __call__(self, sizes: Sizes, inputs: list[Array], outputs: list[Array]) -> None:
-        """Run all steps, writing into `outputs`."""
-        loop = self._loop(sizes)
-        operands = [np.require(x, requirements="C") for x in inputs]
-        block = allocate(loop.nbytes)
-        places = [address_of(x) for x in (*operands, *outputs)]
-        loop.queue([*places, block.address], _HostStream())
+        """Run the plan as often as sizes or values decide, writing into `outputs`."""
+        part = self._part(sizes)
+        block = allocate(part.nbytes)
+        if not part.reads_strides:
+            inputs = [np.require(x, requirements="C") for x in inputs]
+        strides = {
+            k: tuple(s // x.itemsize for s in x.strides)
+            for k, x in enumerate(inputs)
+            if not x.flags.c_contiguous
+        }
+        places = [address_of(x) for x in (*inputs, *outputs)]
+        part.queue([*places, block.address], _HostStream(), strides)
 
     def prepare(self, sizes: Sizes) -> int:
-        """Prepare a step at these sizes; return the bytes that the loop needs besides results."""
-        return self._loop(sizes).nbytes
+        """Prepare the plan at these sizes; return the bytes that it needs besides results."""
+        return self._part(sizes).nbytes
 
-    def _loop(self, sizes: Sizes) -> Loop:
+    def _part(self, sizes: Sizes) -> HostPart:
         key = tuple(sizes.values())
-        loop = self._loops.get(key)
-        if loop is None:
-            loop = Loop(self.shape, self.wanted, self.step, sizes)
-            if len(self._loops) >= _MAX_LOOPS:
-                self._loops.clear()
-            self._loops[key] = loop
-        return loop
+        part = self._parts.get(key)
+        if part is None:
+            part = self._make(self.body, sizes)
+            if len(self._parts) >= _MAX_PARTS:
+                self._parts.clear()
+            self._parts[key] = part
+        return part
 
 
 class _HostStream:
@@ -62,19 +66,30 @@ class _HostStream:
         if slices.runs == 1:
             ctypes.memmove(to, source, slices.total)
             return
-        for k in range(slices.runs):
-            ctypes.memmove(to + k * to_slices.pitch, source + k * slices.pitch, slices.nbytes)
+        shape = slices.runs, slices.nbytes
+        target, part = (
+            array_maker(shape, np.dtype(np.uint8), (s.pitch, 1))(at)
+            for at, s in ((to, to_slices), (source, slices))
+        )
+        target[...] = part
+
+    def fill(self, to: int, element: Any, count: int) -> None:
+        array_maker((count,), np.asarray(element).dtype)(to)[...] = element
 
     def is_true(self, address: int) -> bool:
         return bool(ctypes.c_uint8.from_address(address).value)
 
-    def bind(self, p: Prepared, where: Sequence[int], memory: int) -> Callable[[], None]:
-        frame = p.fill(where, memory)
+    def bind(
+        self, p: Prepared, where: Sequence[int], memory: int, strides: Mapping[int, Strides]
+    ) -> Callable[[], None]:
+        frame = p.fill(where, memory, strides)
         address, run = frame.buffer_info()[0], pool().run_addresses
 
         def view(x: Operand) -> Array:
             first = where[x.source] if x.source >= 0 else memory
-            return _array_at(first + x.offset, x.shape, x.dtype)
+            steps = strides.get(x.source)
+            apart = None if steps is None else tuple(s * x.dtype.itemsize for s in steps)
+            return array_maker(x.shape, x.dtype, apart)(first + x.offset)
 
         parts: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
             (run, (s.chunks, s.launches, s.count, address, p.scratch))
@@ -116,12 +131,3 @@ def _run_tables(p: Prepared, frames: Addresses) -> None:
     for first in range(0, len(frames), most):
         part = frames[first : first + most]
         run(*tables, segment.count * len(part), part.ctypes.data, p.scratch)
-
-
-def _array_at(address: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """View memory as an array, which must live as long as it."""
-    nbytes = math.prod(shape) * dtype.itemsize
-    if not nbytes:
-        return np.empty(shape, dtype)
-    memory: Any = (ctypes.c_char * nbytes).from_address(address)
-    return np.ndarray(shape, dtype, memory)
