@@ -141,7 +141,7 @@ class _Streamed:
             space = assign_axes.space_of(d, self.read.facts, grid, hints, self.tiling)
             rows = assign_axes.rows_per_step(d, space, d.axes[self.axis])
             self.part_block = ir.Block(self.axis, rows, None, part)
-            parts = assign_axes.part_count(d, space, d.axes[self.axis], rows)
+            parts = space.parts([*d.axes].index(self.axis), rows)
             blocks = [*(ir.Block(a.name, 1) for a in grid), ir.Split(part, self.axis, parts)]
         self.shared = self.tiling.splits_stream(
             (self._block_count(b) for b in cut), self._block_count(ir.Block(self.axis, size))
