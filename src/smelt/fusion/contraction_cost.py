@@ -23,16 +23,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from functools import reduce
-from operator import or_
 from typing import Any, TypeAlias
 
 from smelt.fusion.bitsets import bits
 from smelt.fusion.region import Position, Region, axes_mask
 from smelt.fusion.trace import Term, is_window_term
 from smelt.fusion.units import Edge, Unit, Units
+from smelt.fusion.window_recompute import MAX_WINDOW_AXES, windows_of
 from smelt.graph.bounds import Range, dtype_range, integer_range
 from smelt.machine.target import Target
+from smelt.machine.tiling import conflicting_product
 from smelt.ops.contract import bare_axis
 from smelt.types.dtype import DType, f32, f64, i8, i16, i32, u8
 from smelt.types.expr import Expr, split_constant
@@ -53,64 +53,42 @@ PACKED_NS = 300.0
 """Nanoseconds to start packing both operands of a contraction and its tiles, however few."""
 
 
-def is_unblocked(left: Axes, right: Axes, fixed: Axes) -> bool:
-    """Return whether a contraction of operands with these result axes cannot be blocked.
-
-    `fixed` axes have one position while a block is multiplied.
-
-    >>> is_unblocked({"h", "m"}, {"h", "n"}, {"h"}), is_unblocked({"h", "m"}, {"h", "n"}, {"m"})
-    (False, True)
-    """
-    left_axes, right_axes = left - fixed, right - fixed
-    return (
-        not left_axes.isdisjoint(right_axes)
-        or len(left_axes - right) > 1
-        or len(right_axes - left) > 1
-    )
-
-
 def unblocked_contractions(
     products: Sequence[tuple[Axes, Axes]],
     grid: Axes,
     fixed: Axes,
     order: Sequence[Any],
-    block_axes: Sequence[Axes] = (),
+    windows: Sequence[Axes] = (),
 ) -> set[int]:
     """Return which contractions of one kernel cannot be blocked.
 
     Each is given by the axes of its result that its two operands vary along. `order` is that of the
-    kernel's axes, `fixed` as in `is_unblocked`. `block_axes` holds for each contraction the axes
-    that tasks take blocks of in any case.
+    kernel's axes; `fixed` ones have one position while a block is multiplied. `windows` holds for
+    each contraction the axes of windows that read it, of which tasks take blocks in any case.
 
     >>> scores, bias = ({"h", "m"}, {"h", "n"}), ({"m", "n"}, {"h"})
     >>> (
     ...     unblocked_contractions([scores], {"h", "m"}, {"h", "m"}, "hmn"),
-    ...     unblocked_contractions([bias], {"h", "m"}, {"h", "m"}, "hmn"),
+    ...     unblocked_contractions([scores], {"m"}, {"m"}, "hmn"),
     ... )
-    (set(), set())
+    (set(), {0})
     >>> unblocked_contractions([scores, bias], {"h", "m"}, {"h", "m"}, "hmn")
     {0}
-    >>> unblocked_contractions([scores], {"h", "m"}, {"h", "m"}, "hmn", [{"h"}])
-    {0}
     """
-    blocked: dict[int, set[Any]] = {}
+    blocked: dict[int, tuple[Axes, Axes]] = {}
+    unblocked = set[int]()
     for k, (left, right) in enumerate(products):
-        if not is_unblocked(left, right, fixed):
-            sides = (left - right, right - left)
-            blocked[k] = {
-                _blocking_axis(side - (fixed - grid), grid, order) for side in sides if side
-            }
-    while True:
-        cut = {a for pair in blocked.values() for a in pair if a in grid}
-        cut_axes = [cut | axes for axes in block_axes or [set[Any]()] * len(products)]
-        conflicting = [
-            k
-            for k, pair in blocked.items()
-            if pair and (products[k][0] | products[k][1]) & cut_axes[k] - pair
-        ]
-        if not conflicting:
-            return {*range(len(products))} - {*blocked}
-        del blocked[conflicting[0]]
+        sides = (left - right, right - left)
+        own_axes = {_blocking_axis(side - (fixed - grid), grid, order) for side in sides if side}
+        if (left | right) - own_axes - fixed:
+            unblocked.add(k)
+        elif own_axes:
+            blocked[k] = left | right, own_axes | (windows[k] if windows else set())
+    cut = set[Any]().union(*windows)
+    while (k := conflicting_product(blocked, grid, cut)) is not None:
+        del blocked[k]
+        unblocked.add(k)
+    return unblocked
 
 
 def short_axes(units: Units, region: Region, most: int) -> int:
@@ -145,9 +123,8 @@ def unblocked_units(units: Units, region: Region, thin: int) -> set[int]:
         result_axes[u] = left, right
     grid, short = {*bits(region.grid)}, short_axes(units, region, thin)
     order = sorted(range(len(region.axes)), key=lambda a: not short >> a & 1)
-    window_axes = {w.axis for windows in region.windows.values() for w in windows} & grid
-    taken = [set[int]() if u in region.windows else window_axes for u in result_axes]
-    unblocked = unblocked_contractions([*result_axes.values()], grid, grid, order, taken)
+    windows = [{w.axis for w in region.windows.get(u, ())} for u in result_axes]
+    unblocked = unblocked_contractions([*result_axes.values()], grid, grid, order, windows)
     return {u for k, u in enumerate(result_axes) if k in unblocked}
 
 
@@ -380,9 +357,6 @@ def _fits(value_range: Range, factors: Sequence[DType]) -> bool:
 
 # ---- depthwise convolutions in the packer of a pointwise GEMM -----------------------------------
 
-LINES = 2
-"""Maximum axes of pixel positions of a packed image."""
-
 
 def fused_depthwise(units: Units, region: Region) -> tuple[int, int]:
     """Return the contraction that all others can be fused into, and these as a mask.
@@ -454,18 +428,10 @@ def _is_stencil(units: Units, region: Region, u: int, channels: int, pixel_axes:
         if not is_loaded or operand_masks[1 - k] & ~region.grid != channels:
             continue
         for position in region.loads[factor[0].producer]:
-            axis_masks = [axes_mask(t) for t in position]
-            window_masks = [t for t in axis_masks if t & over]
-            along = reduce(or_, (t & ~over for t in window_masks), 0)
-            slides = reduce(or_, window_masks, 0) & over == over and all(
-                t & ~over for t in window_masks
-            )
-            is_image = along == pixel_axes or along.bit_count() == LINES
-            if (
-                slides
-                and is_image
-                and len(window_masks) == along.bit_count()
-                and axis_masks[-1] == channels
-            ):
+            windows = windows_of(position, over, lambda a: units.extents[region.axes[a]]) or ()
+            along = sum(1 << w.axis for w in windows)
+            slides = sum(1 << w.tap for w in windows) == over
+            is_image = along == pixel_axes or len(windows) == MAX_WINDOW_AXES
+            if slides and is_image and axes_mask(position[-1]) == channels:
                 return True
     return False

@@ -25,11 +25,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import prod
 
 from smelt.fusion.bitsets import bits
-from smelt.fusion.cascade.term import Term, subterms
+from smelt.fusion.cascade.term import Term
 from smelt.fusion.contraction_cost import contractions
 from smelt.fusion.region import Region
-from smelt.fusion.trace import STEP_COST
+from smelt.fusion.trace import STEP_COST, is_window_term
 from smelt.fusion.units import AT_ZERO, Unit, Units
+from smelt.kernel.artifact import BLOCK_SUMS, PACK, SCRATCH, UNITS
 from smelt.machine.target import Target
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Expr, Index, atoms, axes_of, coefficient
@@ -88,13 +89,8 @@ def _follows(last: Index, a: int) -> bool:
 
 # ---- packing ------------------------------------------------------------------------------------
 
-PACK_COST, NEAR_COST = 6.0, 2.0
-"""Cost of packing an element of an operand, besides loading it: in L2 or further, and in L1.
-
-In cycles per vector.
-"""
-STAGED_COST = 6.0
-"""Cycles per vector of sums that pass through an intermediate array."""
+NEAR_PACK = 32
+"""As `smelt.kernel.artifact.PACK`, for an operand in L1: sixteenths of a cycle for each line."""
 TILE_VECTORS, TILE = 2, 1 << 10
 """Vectors of columns per tile in a chain, and a column count that is full tiles on any machine.
 
@@ -158,10 +154,9 @@ def packing_ns(
     >>> packing_ns(machine, (few, usual), 1024, 64e6, 4, alone=False) > 1e4
     True
     """
-    smaller, larger = sorted(x.own_positions for x in operands)
-    positions, max_depth = target.tiling.unpacked_product
-    if smaller <= target.tiling.thin or (larger <= positions and depth <= max_depth):
+    if not target.tiling.packs_product([x.own_positions for x in operands], depth):
         return 0.0
+    few_positions, _ = target.tiling.unpacked_product
     operand_ns = [
         0.0
         if x.is_computed
@@ -169,7 +164,7 @@ def packing_ns(
             x.packed_elements
             - (
                 steps / min(SHARED_BYTES / itemsize, other.own_positions)
-                if alone or other.own_positions > positions
+                if alone or other.own_positions > few_positions
                 else 0.0
             ),
             0.0,
@@ -193,8 +188,10 @@ def prepacked_ns(target: Target, nbytes: int, rows: int) -> float:
 def _element_ns(target: Target, nbytes: int, itemsize: int) -> float:
     """Return the nanoseconds of packing one element of an operand of so many bytes."""
     level = target.level(nbytes)
-    cost = NEAR_COST if level == "l1" else PACK_COST
-    return target.compute_ns(cost, 1.0, itemsize) + itemsize / target.bandwidth(level, "read", 1)
+    rate = NEAR_PACK if level == "l1" else PACK
+    return target.compute_ns(rate / UNITS, 1.0, itemsize) + itemsize / target.bandwidth(
+        level, "read", 1
+    )
 
 
 def region_packing_ns(
@@ -218,8 +215,8 @@ def region_packing_ns(
     for u, sides in products.items():
         unit, reduced = units.unit(u), region.reduced_axes[u]
         shared, all_axes = sides[0] & sides[1], sides[0] | sides[1]
-        if _has_windows(region, unit):
-            continue
+        if u in region.windows or any(is_window_term(t) for e in unit.edges for t in e.terms):
+            continue  # pixels are packed only once
         left, right = (
             Operand(
                 prod(sizes[a] for a in bits(side & ~shared & ~fixed)),
@@ -275,7 +272,7 @@ def staged_ns(target: Target, sums: float, columns: int, depth: int, itemsize: i
     >>> narrow > 2 * wide > 0
     True
     """
-    staging_ns = target.compute_ns(STAGED_COST, sums, itemsize)
+    staging_ns = target.compute_ns((SCRATCH + BLOCK_SUMS) / UNITS, sums, itemsize)
     lanes = max(target.vector_bytes // itemsize, 1)
     to_vectors, to_tiles = (-(-columns // n) * n for n in (lanes, TILE_VECTORS * lanes))
     padding_ns = target.compute_ns(
@@ -306,7 +303,6 @@ def term_packing_ns(
             prod(sizes[n] for n in x.axes - shared - fixed),
             evaluations(x.axes),
             x in loads and not ends.isdisjoint(axes_of((loads[x][1] or (0,))[-1])),
-            _follows_reduction(x),
         )
         for x in t.args
     )
@@ -314,20 +310,13 @@ def term_packing_ns(
     depth = prod(sizes[n] for n in ends)
     itemsize = t.dtype.compute.itemsize
     total_ns = packing_ns(target, (left_operand, right_operand), depth, steps, itemsize)
-    most, most_depth = target.tiling.unpacked_product
-    for x, other in ((left, right), (right, left)):
-        columns, rows = (prod(sizes[n] for n in y.axes - shared) for y in (x, other))
-        is_packed = rows > target.tiling.thin and (columns > most or depth > most_depth)
-        if is_packed and x in loads and loads[x][0] in constants:
-            nbytes = prod(sizes[n] for n in x.axes) * itemsize
-            total_ns += prepacked_ns(target, nbytes, rows)
+    sides = [prod(sizes[n] for n in x.axes - shared) for x in t.args]
+    if target.tiling.packs_product(sides, depth):
+        for x, rows in zip(t.args, reversed(sides), strict=True):
+            if x in loads and loads[x][0] in constants:
+                nbytes = prod(sizes[n] for n in x.axes) * itemsize
+                total_ns += prepacked_ns(target, nbytes, rows)
     return total_ns
-
-
-def _has_windows(region: Region, unit: Unit) -> bool:
-    """Return whether a contraction is over windows, whose pixels are packed only once."""
-    terms = (t for e in unit.edges for t in e.terms if not isinstance(t, int))
-    return unit.number in region.windows or any(len(axes_of(t)) > 1 for t in terms)
 
 
 def _is_contiguous_along(region: Region, unit: Unit, k: int) -> bool:
@@ -346,13 +335,3 @@ def summed_axes(t: Term) -> tuple[str, ...]:
         return t.over
     is_product = t.kind == "opaque" and isinstance(t.value, tuple) and t.value[:2] == ("reduce", "")
     return t.value[2] if is_product else ()
-
-
-def _follows_reduction(t: Term) -> bool:
-    """Return whether a term depends on a reduction, in this block or before."""
-    return any(
-        x.is_reduction
-        or x.kind in ("old", "new")
-        or (isinstance(x.value, tuple) and x.value[:1] == ("reduce",))
-        for x in subterms(t)
-    )

@@ -88,14 +88,9 @@ def task_positions(
     windows: Sequence[Window], sizes: Sequence[int], tiling: Tiling, itemsize: int
 ) -> dict[int, int]:
     """Return the positions of each window's axis that one task takes."""
-    counts: dict[int, int] = {}
-    width = 0
-    for w in windows[::-1]:
-        length = w.length(sizes[w.tap])
-        count = tiling.windows_per_task(sizes[w.axis], w.step, length, width, itemsize)
-        counts[w.axis] = max(int(evaluate(count, {})), 1)
-        width = max(width, 1) * ((counts[w.axis] - 1) * w.step + length)
-    return counts
+    axes = [(sizes[w.axis], w.step, w.length(sizes[w.tap])) for w in windows[::-1]]
+    blocks = (int(evaluate(n, {})) for n in tiling.window_blocks(axes, itemsize))
+    return {w.axis: max(n, 1) for w, n in zip(windows[::-1], blocks, strict=True)}
 
 
 def recompute_ratio(

@@ -51,6 +51,9 @@ SPLIT_LOAD = 0.2
 """
 UNITS = 16
 """Rates are in sixteenths of a cycle."""
+PACK, SCRATCH, BLOCK_SUMS = 88, 56, 40
+"""Rates of packing an operand; of sums that go through scratch to what reads them, and that wait
+there for the next block of k.  The planner prices both by them as well."""
 MANY = 1 << 40
 """More than any size."""
 
@@ -92,8 +95,6 @@ class ProductCost:
     """Rate of packing the left operand."""
     sums: int = 0
     """Rate of what goes through scratch for each result."""
-    block_sums: int = 0
-    """Rate of sums that wait in scratch between blocks along k."""
     depth: int = 0
     """Positions of such a block."""
     epilogue: int = 0
@@ -175,7 +176,7 @@ def cost_parts(c: ProductCost, sizes: Mapping[str, int]) -> dict[str, float]:
         "loop steps": LOOP_STEP * k * count * (full + narrow),
         "packing": choose(in_place, 0.0, lines * c.packed_right * k * vectors * right_times),
         "packing rows": c.packed_left * k * m * left_times * c.itemsize / (LINE * UNITS),
-        "sums": lines * m * vectors * (c.sums + c.block_sums * larger(blocks, 0)),
+        "sums": lines * m * vectors * (c.sums + BLOCK_SUMS * larger(blocks, 0)),
         "epilogue": c.epilogue * m * vectors / UNITS,
         "operands in place": k
         * (

@@ -17,6 +17,8 @@ High-Performance Matrix Multiplication" (2008).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, add, floordiv, maximum, minimum, mul, sub, terms_of
 
@@ -318,18 +320,28 @@ def window_columns(itemsize: int) -> int:
     return max(WINDOW_COLUMNS * 4 // max(itemsize, 1), 1)
 
 
-def windows_per_task(windows: Index, step: int, length: int, width: Index, most: int) -> Index:
-    """Return how many of the windows one task takes, to hold about `most` positions.
+def window_blocks(axes: Sequence[tuple[Index, int, int]], most: int) -> list[Index]:
+    """Return how many windows along each axis one task takes, to hold about `most` positions.
 
-    Each window has `length` positions and starts `step` after the one before. With a `width` of 0
-    the windows are along the innermost axis, otherwise along rows of `width` positions each.
+    `axes` are inner to outer: the number of windows, their step, and the positions of each one.
     """
-    if width == 0:
-        pieces = ceiling(add(mul(sub(windows, 1), step), length), most)
-    else:
-        least = max(-(-HALO * max(length - step, 0) // step), 1)
-        pieces = ceiling(windows, maximum(floordiv(most, maximum(mul(width, step), 1)), least))
-    return ceiling(windows, maximum(pieces, 1))
+    width: Index = 1
+    counts: list[Index] = []
+    for windows, step, length in axes:
+        if counts:
+            least = max(-(-HALO * max(length - step, 0) // step), 1)
+            fitting = maximum(floordiv(most, maximum(mul(width, step), 1)), least)
+            pieces = ceiling(windows, fitting)
+        else:
+            pieces = ceiling(window_reach(windows, step, length), most)
+        counts.append(ceiling(windows, maximum(pieces, 1)))
+        width = mul(width, window_reach(counts[-1], step, length))
+    return counts
+
+
+def window_reach(windows: Index, step: int, length: int) -> Index:
+    """Return the positions that neighbouring windows of `length` positions reach together."""
+    return add(mul(sub(windows, 1), step), length)
 
 
 def ceiling(n: Index, by: Index) -> Index:

@@ -17,14 +17,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from smelt.machine import blocks
 from smelt.machine.image_costs import ImageCosts
 from smelt.python.dataclass import dataclass
 from smelt.types.expr import Index, floordiv, maximum, minimum, mul
 
-__all__ = ["CPU_TILING", "ReducedAxis", "Tiling", "rows_axis", "split_axis"]
+__all__ = ["CPU_TILING", "ReducedAxis", "Tiling", "conflicting_product", "rows_axis", "split_axis"]
+
+Product = TypeVar("Product")
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,11 @@ class Tiling:
         """
         return blocks.fused_product_rows(rows, columns, depth, positions, itemsize)
 
+    def packs_product(self, sides: Sequence[int], depth: int) -> bool:
+        """Return whether a product of so many rows and columns packs operands."""
+        positions, max_depth = self.unpacked_product
+        return min(sides) > self.thin and (max(sides) > positions or depth > max_depth)
+
     def splits_gated_product(self, rows: int, columns: int, itemsize: int) -> bool:
         """Return whether a product is computed as several, of `columns` or more each.
 
@@ -266,16 +273,12 @@ class Tiling:
         """Return the columns per task of a product over windows."""
         return blocks.window_columns(itemsize)
 
-    def windows_per_task(
-        self, windows: Index, step: int, length: int, width: Index, itemsize: int
-    ) -> Index:
-        """Return how many of the windows a product for them takes in one task.
+    def window_blocks(self, axes: Sequence[tuple[Index, int, int]], itemsize: int) -> list[Index]:
+        """Return how many windows along each axis a product for them takes in one task.
 
-        Each has `length` positions and starts `step` after the one before. They are along rows of
-        `width` positions, or along the innermost axis if that is 0.
+        `axes` are inner to outer: the number of windows, their step, and the positions of each one.
         """
-        columns = self.window_columns(itemsize)
-        return blocks.windows_per_task(windows, step, length, width, columns)
+        return blocks.window_blocks(axes, self.window_columns(itemsize))
 
     def image_rows(self, lines: int, width: int) -> int:
         """Return the most image rows per task of a depthwise and a pointwise convolution."""
@@ -304,6 +307,25 @@ def rows_axis(
     last = max((grid.index(side[-1]) for side in grid_sides), default=-1)
     candidates = [a for a in grid if any(a in side and grid[last] in side for side in grid_sides)]
     return max(reversed(candidates), key=lambda a: sizes[a], default=None)
+
+
+def conflicting_product(
+    products: Mapping[Product, tuple[AbstractSet[Any], AbstractSet[Any]]],
+    grid: AbstractSet[Any],
+    cut: AbstractSet[Any],
+) -> Product | None:
+    """Return a product with an axis that tasks block for another product, or None.
+
+    `products` are those of a kernel: the axes of the result, and those that it is blocked by, of
+    which tasks block the `grid`'s. They block the axes `cut` in any case.
+
+    >>> scores, bias = ({"h", "m", "n"}, {"m", "n"}), ({"h", "m", "n"}, {"h", "n"})
+    >>> conflicting_product({"scores": scores, "bias": bias}, {"h", "m"}, set())
+    'scores'
+    """
+    blocked = grid & (cut | {a for _, own_axes in products.values() for a in own_axes})
+    conflicts = (k for k, (axes, own_axes) in products.items() if axes & blocked - own_axes)
+    return next(conflicts, None)
 
 
 class ReducedAxis(NamedTuple):

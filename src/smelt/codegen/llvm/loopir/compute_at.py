@@ -10,8 +10,7 @@ read ("window"):
     window(dot(x, w)[o, y, x], y = 2*p + i, x = 2*q + j)
 
 Rows that windows of two tasks reach are computed by both; tasks take enough rows for these to be
-few.  A pair of axes forms a window if no index changes when p moves by the dilation while i moves
-back by the step (as in `smelt.codegen.llvm.loopir.input_tile`).
+few.  `smelt.codegen.llvm.loopir.input_tile` says when a pair of axes forms a window.
 """
 
 from __future__ import annotations
@@ -20,12 +19,13 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from smelt.codegen.llvm.loopir import items as ssa
+from smelt.codegen.llvm.loopir.input_tile import find_steps
 from smelt.codegen.llvm.loopir.items import Item, Phase, Reach
 from smelt.codegen.llvm.loopir.rewrite import Cloner, Draft, dependencies
 from smelt.graph.walk import reachable
-from smelt.machine.blocks import WINDOW_ROWS, window_columns, windows_per_task
+from smelt.machine.blocks import WINDOW_ROWS, window_blocks, window_columns, window_reach
 from smelt.ops.windows import window_steps
-from smelt.types.expr import Index, add, axis, mul, sub, substitute
+from smelt.types.expr import Index, add, axis, mul
 
 Pair: TypeAlias = tuple[str, str, int, int]
 """Axis of results, axis of the window, step between windows, dilation."""
@@ -80,12 +80,7 @@ def _window_steps(phase: Phase, dot: Item, name: str, tap: str) -> tuple[int, in
         for i in dependent
     ):
         return None
-    for step, dilation in window_steps(taps):
-        moves = {name: dilation, tap: -step}
-        by = {a: add(axis(a, phase.axes[a]), n) for a, n in moves.items()}
-        if all(substitute(e, by) == e for i in dependent for e in i.indices):
-            return step, dilation
-    return None
+    return find_steps(dependent, (name, tap), window_steps(taps), phase)
 
 
 def _is_reduced(item: Item, name: str, tap: str) -> bool:
@@ -100,7 +95,7 @@ def _read_through_windows(draft: Draft, dot: Item, pairs: list[Pair]) -> None:
         taps, extent = draft.axes[tap], draft.axes[name]
         assert isinstance(taps, int)
         reach = Reach(name, step, (taps - 1) * dilation + 1)
-        extent_of_positions = add(mul(sub(extent, 1), step), reach.length)
+        extent_of_positions = window_reach(extent, step, reach.length)
         name_of_axis = draft.add_axis(f"{name}.near", extent_of_positions)
         draft.add_window(name_of_axis, reach)
         position = axis(name_of_axis, extent_of_positions)
@@ -129,16 +124,10 @@ def finish_sums(draft: Draft) -> None:
 
 def window_task_blocks(phase: Phase, itemsize: int) -> dict[str, Index]:
     """Return the task blocks of the axes whose windows read contractions: axis -> positions."""
-    max_columns = window_columns(itemsize)
-    blocks: dict[str, Index] = {}
-    width: Index = 0
-    for reach in reversed([*phase.window_positions.values()]):
-        if reach.axis not in phase.grid:
-            continue
-        extent = phase.axes[reach.axis]
-        blocks[reach.axis] = windows_per_task(extent, reach.step, reach.length, width, max_columns)
-        width = mul(width or 1, reached_positions(blocks[reach.axis], reach))
-    return blocks
+    reaches = [r for r in phase.window_positions.values() if r.axis in phase.grid][::-1]
+    axes = [(phase.axes[r.axis], r.step, r.length) for r in reaches]
+    counts = window_blocks(axes, window_columns(itemsize))
+    return {r.axis: n for r, n in zip(reaches, counts, strict=True)}
 
 
 def window_task_rows(phase: Phase) -> int:
@@ -149,8 +138,3 @@ def window_task_rows(phase: Phase) -> int:
     """
     overlap = any(r.length > r.step for r in phase.window_positions.values())
     return WINDOW_ROWS // 2 if overlap else WINDOW_ROWS
-
-
-def reached_positions(positions: Index, reach: Reach) -> Index:
-    """Return how many input positions `positions` neighbouring windows reach."""
-    return add(mul(sub(positions, 1), reach.step), reach.length)

@@ -13,7 +13,7 @@ s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import gcd
@@ -103,14 +103,23 @@ def find_window_axis(a: str, right: Item, over: list[str], phase: Phase) -> Wind
         dependent = list(dependencies(right, {a, tap}))
         if any(isinstance(i, Reduction) for i in dependent):
             continue
-        strides = [
-            (e, coefficient(e, a), coefficient(e, tap)) for i in dependent for e in i.indices
-        ]
-        for step, dilation in _steps_and_dilations(taps, phase.axes[a]):
-            by = {a: dilation, tap: -step}
-            if all(_is_invariant(e, along, across, by, phase) for e, along, across in strides):
-                return WindowAxis(a, a, tap, step, dilation, NO_AXIS, taps)
+        steps = find_steps(dependent, (a, tap), _steps_and_dilations(taps, phase.axes[a]), phase)
+        if steps is not None:
+            return WindowAxis(a, a, tap, *steps, NO_AXIS, taps)
     return WindowAxis(a, a)
+
+
+def find_steps(
+    items: Iterable[Item], axes: tuple[str, str], steps: Iterable[tuple[int, int]], phase: Phase
+) -> tuple[int, int] | None:
+    """Return the first of some `steps` and dilations with which two axes form a window."""
+    name, tap = axes
+    strides = [(e, coefficient(e, name), coefficient(e, tap)) for i in items for e in i.indices]
+    for step, dilation in steps:
+        by = {name: dilation, tap: -step}
+        if all(_is_invariant(e, along, across, by, phase) for e, along, across in strides):
+            return step, dilation
+    return None
 
 
 def _steps_and_dilations(taps: int, columns: Index) -> Iterator[tuple[int, int]]:

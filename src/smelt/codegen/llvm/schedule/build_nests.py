@@ -19,7 +19,7 @@ from smelt.codegen.llvm.access.vector_axis import (
     load_transpose_axis,
 )
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.compute_at import finish_sums, reached_positions
+from smelt.codegen.llvm.loopir.compute_at import finish_sums
 from smelt.codegen.llvm.loopir.items import (
     Item,
     Phase,
@@ -56,6 +56,7 @@ from smelt.codegen.llvm.schedule.task_tiling import (
 from smelt.codegen.llvm.schedule.transposed_strip import strip_loads
 from smelt.codegen.llvm.schedule.unroll_small_reductions import unroll_short_dots
 from smelt.loop.passes.group_loads import FARTHEST_STEP
+from smelt.machine.blocks import window_reach
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass, replace
@@ -201,7 +202,9 @@ def schedule(phase: Phase, target: Target, form: Variant = "") -> Schedule:
     for a, (_, length) in phase.cut.items():
         local[a] = length
     local |= cut.max_extents
-    local |= {a: reached_positions(local[r.axis], r) for a, r in phase.window_positions.items()}
+    local |= {
+        a: window_reach(local[r.axis], r.step, r.length) for a, r in phase.window_positions.items()
+    }
     local = {a: local[a] for a in phase.axes if a in local}
     # A vector must not reach into the next packed panel, which has the lanes of the accumulators:
     # fewer if these are wider than the results (int64 rounded to float32).

@@ -57,6 +57,7 @@ from smelt.machine.blocks import (
     unreduced_rows,
 )
 from smelt.machine.target import Target
+from smelt.machine.tiling import conflicting_product
 from smelt.ops.combine import SUM_OF_PRODUCTS
 from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType
@@ -174,9 +175,9 @@ def _serves_other_axes(item: ssa.Dot, m: str | None, n: str, larger: Item) -> bo
 
 def _conflicting(plans: dict[Item, Contraction], phase: Phase) -> ssa.Dot | None:
     """Return a contraction over an axis that tasks block for another one, or for windows."""
-    blocked = {a for c in plans.values() for a in (c.m, c.n) if a in phase.grid}
-    blocked |= {r.axis for r in phase.window_positions.values() if r.axis in phase.grid}
-    return next((c.item for c in plans.values() if c.item.axes & blocked - {c.m, c.n}), None)
+    axes = {c.item: (c.item.axes, {c.m, c.n}) for c in plans.values()}
+    windows = {r.axis for r in phase.window_positions.values()}
+    return conflicting_product(axes, {*phase.grid}, windows)
 
 
 @dataclass(frozen=True, slots=True)

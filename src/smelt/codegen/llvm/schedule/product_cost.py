@@ -27,7 +27,7 @@ from smelt.codegen.llvm.schedule.fused_gemm import (
     is_strided,
 )
 from smelt.codegen.llvm.schedule.operands import is_transposed_load, plain_load
-from smelt.kernel.artifact import LINE, UNITS, Candidate, ProductCost, SizeLimits
+from smelt.kernel.artifact import LINE, PACK, SCRATCH, UNITS, Candidate, ProductCost, SizeLimits
 from smelt.machine.blocks import (
     COLUMNS,
     DEPTH,
@@ -139,14 +139,13 @@ def _uses_groups(plans: tuple[FusedGemmPlan, ...], phase: Phase, target: Target)
     )
 
 
-PACK, TRANSPOSE, PACK_ROWS = 88, 67, 80
-"""Packing lines of the right operand, by transposes where it is contiguous along k, and of the left
-one."""
+TRANSPOSE, PACK_ROWS = 67, 80
+"""Packing lines of a right operand that is contiguous along k, by transposes, and of the left one.
+"""
 PACK_ON_USE = 8
 """The same by the tile that multiplies the line first, which loads it anyway."""
-SCRATCH, BLOCK_SUMS, SWAPPED_SUMS = 56, 40, 96
-"""Sums that go through scratch to the epilogue, that wait there for the next block of k, and that
-are transposed on their way."""
+SWAPPED_SUMS = 96
+"""Sums that go through scratch to the epilogue and are transposed on their way."""
 ROW_EPILOGUE = 80
 """What a long epilogue costs more, for each vector, row by row of a tile than in a loop of its own.
 """
@@ -196,7 +195,6 @@ def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCo
         packed_right=0 if c.prepacked else right,
         packed_left=_computed(c.left, phase, target) + PACK_ROWS if packs_left else 0,
         sums=sums,
-        block_sums=BLOCK_SUMS,
         depth=c.depth if c.blocks_k else 0,
         epilogue=epilogue,
         start=START["small_m" if c.small_m else c.form],
@@ -236,7 +234,6 @@ def contraction_cost(
         packed_right=0 if in_place else _packing(c.right, (c.n, c.k), phase, target),
         packed_left=0 if left_in_place else _computed(c.left, phase, target) + PACK_ROWS,
         sums=0 if stored else SCRATCH,
-        block_sums=BLOCK_SUMS,
         depth=0 if c.kind == "small" and in_place else DEPTH,
         epilogue=int(UNITS * epilogue) if is_last else 0,
         right_pitch=pitch,
