@@ -51,21 +51,22 @@ def assign(name: str, d: Definition, hints: Mapping[str, int], tiling: Tiling) -
     d.body = live(d.body)
     facts = analyse(d.body)
     grid = independent_axes(d, facts)
-    space, numbers = space_of(d, facts, grid, hints, tiling), [*d.axes]
-    split = _split_axis(d, facts, grid, space, hints)
-    if split is not None:
+    space = space_of(d, facts, grid, hints, tiling)
+    axes, split = [*d.axes.values()], _split_axis(d, facts, space)
+    if split >= 0:
         rows = rows_per_step(d, space, split)
-        parts = _split_k_parts(d, facts, grid, split, hints, tiling)
-        parts = space.parts(numbers.index(split.name), rows) if parts is None else parts
-        return _split_kernel(name, d, facts, grid, split, rows, parts)
-    column_axis = _column_reduction_axis(d, grid, space)
-    if column_axis is not None and rows_per_step(d, space, column_axis):
-        return _split_kernel(name, d, facts, grid, column_axis, tiling.short_rows, 1)
+        if dots := d.bound(ir.Dot):
+            tasks = _product_tasks(dots[0], d, facts, space)
+            parts = tiling.split_k_parts(axes[split].extent, tasks)
+        else:
+            parts = space.parts(split, rows)
+        return _split_kernel(name, d, facts, grid, axes[split], rows, parts)
+    column_axis = _column_reduction_axis(d, space)
+    if column_axis >= 0 and rows_per_step(d, space, column_axis):
+        return _split_kernel(name, d, facts, grid, axes[column_axis], tiling.short_rows, 1)
     lanes = -1 if d.bound(ir.Dot) else space.lane_axis()
-    blocks = tuple(_blocks(grid, d, facts, None if lanes < 0 else d.axes[numbers[lanes]], space))
-    return ir.Kernel(
-        name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
-    )
+    blocks = tuple(_blocks(grid, d, facts, None if lanes < 0 else axes[lanes], space))
+    return ir.Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(axes), blocks, tuple(d.body))
 
 
 def independent_axes(d: Definition, facts: AxisFacts) -> list[ir.Axis]:
@@ -110,20 +111,18 @@ def space_of(
     )
 
 
-def rows_per_step(d: Definition, space: IterationSpace, split: ir.Axis) -> int | None:
+def rows_per_step(d: Definition, space: IterationSpace, split: int) -> int | None:
     """Return how many positions of a split axis a step takes; None for all."""
-    return None if d.bound(ir.Dot, ir.Scan) else space.rows_per_step([*d.axes].index(split.name))
+    return None if d.bound(ir.Dot, ir.Scan) else space.rows_per_step(split)
 
 
-def _column_reduction_axis(
-    d: Definition, grid: list[ir.Axis], space: IterationSpace
-) -> ir.Axis | None:
-    """Return the single axis that all reductions end in one pass, or None."""
+def _column_reduction_axis(d: Definition, space: IterationSpace) -> int:
+    """Return the single axis that all reductions end in one pass; -1 for none."""
+    inside = [(k, name) for k, name in enumerate(d.axes) if k not in space.grid]
     over = {f.over for f in d.bound(ir.Reduce)}
-    inside = [a for a in d.axes.values() if a not in grid]
-    if over != {tuple(a.name for a in inside)} or len(inside) != 1:
-        return None
-    return inside[0] if space.one_pass() >> [*d.axes].index(inside[0].name) & 1 else None
+    if len(inside) != 1 or over != {(inside[0][1],)}:
+        return -1
+    return inside[0][0] if space.one_pass() >> inside[0][0] & 1 else -1
 
 
 def _blocks(
@@ -170,68 +169,34 @@ def estimate_size(e: Index, hints: Mapping[str, int]) -> int:
         return 1 << 10
 
 
-def _split_axis(
-    d: Definition,
-    facts: AxisFacts,
-    grid: list[ir.Axis],
-    space: IterationSpace,
-    hints: Mapping[str, int],
-) -> ir.Axis | None:
-    """Return the axis to split if the grid is too small and one pass suffices."""
+def _split_axis(d: Definition, facts: AxisFacts, space: IterationSpace) -> int:
+    """Return the axis to split if the grid is too small and one pass suffices; -1 for none."""
     reductions = d.bound(ir.Reduce, ir.Dot)
     if not reductions or d.bound(ir.Scan):
-        return None
+        return -1
     if any(isinstance(f, ir.Dot) for f in reductions):
-        return _split_product(d, facts, grid, hints, space) if len(reductions) == 1 else None
-    split = space.split()
-    return [*d.axes.values()][split] if split >= 0 else None
+        return _split_product(d, facts, space) if len(reductions) == 1 else -1
+    return space.split()
 
 
-def _split_product(
-    d: Definition,
-    facts: AxisFacts,
-    grid: list[ir.Axis],
-    hints: Mapping[str, int],
-    space: IterationSpace,
-) -> ir.Axis | None:
+def _split_product(d: Definition, facts: AxisFacts, space: IterationSpace) -> int:
     """Return the contraction's longest reduction axis if it is long and output tiles are few."""
-    tiling, dot = space.tiling, d.bound(ir.Dot)[0]
-    summed = [a for a in d.axes.values() if a.name in dot.over]
-    longest = max(summed, key=lambda a: estimate_size(a.extent, hints))
-    tasks = _product_tasks(dot, facts, grid, hints, tiling)
-    long = estimate_size(longest.extent, hints) >= tiling.min_split_k
-    few = tasks < tiling.min_product_tasks
-    return (
-        longest if long and few and space.one_pass() >> [*d.axes].index(longest.name) & 1 else None
-    )
+    dot, tiling = d.bound(ir.Dot)[0], space.tiling
+    summed = [k for k, name in enumerate(d.axes) if name in dot.over]
+    longest = max(summed, key=lambda k: space.volume(1 << k))
+    long = space.volume(1 << longest) >= tiling.min_split_k
+    few = _product_tasks(dot, d, facts, space) < tiling.min_product_tasks
+    return longest if long and few and space.one_pass() >> longest & 1 else -1
 
 
-def _product_tasks(
-    dot: ir.Dot, facts: AxisFacts, grid: Sequence[ir.Axis], hints: Mapping[str, int], tiling: Tiling
-) -> int:
+def _product_tasks(dot: ir.Dot, d: Definition, facts: AxisFacts, space: IterationSpace) -> int:
     """Return the tiles of a contraction's results."""
     left, right = (axes_of_value(v, facts.axes) for v in (dot.left, dot.right))
-    tasks = 1
-    for a in grid:
-        n = estimate_size(a.extent, hints)
-        tasks *= n if a.name in left & right else -(-n // tiling.product_columns)
+    tasks, names = 1, [*d.axes]
+    for k in space.grid:
+        n = space.volume(1 << k)
+        tasks *= n if names[k] in left & right else -(-n // space.tiling.product_columns)
     return tasks
-
-
-def _split_k_parts(
-    d: Definition,
-    facts: AxisFacts,
-    grid: Sequence[ir.Axis],
-    axis: ir.Axis,
-    hints: Mapping[str, int],
-    tiling: Tiling,
-) -> Index | None:
-    """Return the parts of a contraction's split axis; None for other reductions."""
-    dots = d.bound(ir.Dot)
-    if not dots:
-        return None
-    tasks = _product_tasks(dots[0], facts, grid, hints, tiling)
-    return tiling.split_k_parts(axis.extent, tasks)
 
 
 def _steps(d: Definition, facts: AxisFacts) -> Iterator[Step]:
