@@ -170,7 +170,7 @@ def estimate_size(e: Index, hints: Mapping[str, int]) -> int:
 
 
 def _split_axis(d: Definition, facts: AxisFacts, space: IterationSpace) -> int:
-    """Return the axis to split if the grid is too small and one pass suffices; -1 for none."""
+    """Return the axis to split, or -1: the grid is too small, and one pass suffices."""
     reductions = d.bound(ir.Reduce, ir.Dot)
     if not reductions or d.bound(ir.Scan):
         return -1
