@@ -224,17 +224,11 @@ class GpuTiling(Tiling):
         """Return the rows that a program of an elementwise kernel takes: one."""
         return 1
 
-    def fused_product_rows(
-        self, rows: int, columns: int, depth: int, positions: int, itemsize: int
-    ) -> Index:
-        """Return the rows of a product per program, as of any."""
-        return self.tile
-
     def thin_columns(self, columns: Index) -> Index:
         """Return the columns of a skinny product per program."""
         return self.thin_dot_rows
 
-    def product_rows(self, positions: Index, itemsize: int, products: int) -> Index:
+    def product_rows(self, *_: object, **__: object) -> Index:
         """Return the rows of a product per program."""
         return self.tile
 
@@ -248,14 +242,6 @@ class GpuTiling(Tiling):
             return False
         programs = ceil(rows / FULL_TILE) * ceil(columns / FULL_TILE)
         return itemsize < f32.itemsize or programs >= self.min_tasks
-
-    def full_width_rows(self, rows: Index, columns: Index, itemsize: int, products: int) -> Index:
-        """Return the rows of a product per program, where a program takes all columns."""
-        return self.tile
-
-    def unreduced_rows(self, rows: Index, itemsize: int) -> Index:
-        """Return the rows per program of several products whose rows are not reduced."""
-        return self.tile
 
     def window_columns(self, itemsize: int) -> int:
         """Return the columns per program of a product over windows."""

@@ -30,7 +30,7 @@ from smelt.fusion.region import Position, Region, axes_mask
 from smelt.fusion.trace import Term, is_window_term
 from smelt.fusion.units import Edge, Unit, Units
 from smelt.fusion.window_recompute import MAX_WINDOW_AXES, windows_of
-from smelt.graph.bounds import Range, dtype_range, integer_range
+from smelt.graph.bounds import dtype_range, fits, integer_range
 from smelt.machine.target import Target
 from smelt.machine.tiling import conflicting_product
 from smelt.ops.contract import bare_axis
@@ -342,17 +342,12 @@ def _short_at(units: Units, v: int, factors: Sequence[DType]) -> int | None:
     node = units.values[v]
     if not node.type.dtype.is_integer:
         return None
-    if _fits(dtype_range(node.type.dtype), factors):
+    if any(fits(dtype_range(node.type.dtype), t) for t in factors):
         return 0
     bounds, nodes = integer_range(node)
-    if not _fits(bounds, factors) or not nodes <= units.number.keys():
+    if not any(fits(bounds, t) for t in factors) or not nodes <= units.number.keys():
         return None
     return sum(1 << units.number[x] for x in nodes)
-
-
-def _fits(value_range: Range, factors: Sequence[DType]) -> bool:
-    ranges = map(dtype_range, factors)
-    return any(low <= value_range[0] and value_range[1] <= high for low, high in ranges)
 
 
 # ---- depthwise convolutions in the packer of a pointwise GEMM -----------------------------------

@@ -281,17 +281,17 @@ class ScheduleModel:
             columns = int(evaluate(self.tiling.thin_columns(most), {}))
             return columns, columns
         itemsize = self.units.values[u].type.dtype.compute.itemsize
-        if self.region.grid >> chosen[1] & 1:
-            if depth:
-                rows = self.tiling.fused_product_rows(
-                    self.sizes[chosen[0]], self.sizes[chosen[1]], depth, free, itemsize
-                )
-            else:
-                rows = self.tiling.product_rows(free, itemsize, products)
-        elif self.independent_contractions:
-            rows = self.tiling.unreduced_rows(free, itemsize)
-        else:
-            rows = self.tiling.full_width_rows(free, self.sizes[chosen[1]], itemsize, products)
+        row_count, column_count = (self.sizes[a] for a in chosen)
+        rows = self.tiling.product_rows(
+            row_count,
+            column_count,
+            free,
+            itemsize,
+            products,
+            cuts_columns=bool(self.region.grid >> chosen[1] & 1),
+            is_reduced=not self.independent_contractions,
+            depth=depth,
+        )
         return int(evaluate(rows, {})), self.tiling.product_columns
 
     def is_across(self, positions: list[Position]) -> bool:

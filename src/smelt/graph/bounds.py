@@ -287,7 +287,7 @@ def integer_range(node: Node, depth: int = _MAX_INTEGER_DEPTH) -> tuple[Range, f
         bounds = node.op.row.integer_bounds(*(r for r, _ in operands))
     else:
         bounds = operands[0][0]
-    if bounds is None or bounds[0] < own_range[0] or own_range[1] < bounds[1]:
+    if bounds is None or not fits(bounds, node.type.dtype):
         return own_range, frozenset()
     return bounds, frozenset({node}).union(*(nodes for _, nodes in operands))
 
@@ -296,6 +296,12 @@ def dtype_range(dtype: DType) -> Range:
     """Return the least and the greatest number of an integer type."""
     info = np.iinfo(dtype.numpy)
     return int(info.min), int(info.max)
+
+
+def fits(bounds: Range, dtype: DType) -> bool:
+    """Return whether an integer type has all numbers of a range."""
+    least, greatest = dtype_range(dtype)
+    return least <= bounds[0] and bounds[1] <= greatest
 
 
 def _operand_range(node: Node, depth: int) -> tuple[Range | None, frozenset[Node]]:

@@ -236,18 +236,30 @@ class Tiling:
         """Return the columns per task of a skinny product that reads rows along them."""
         return blocks.thin_columns(columns)
 
-    def product_rows(self, positions: Index, itemsize: int, products: int) -> Index:
-        """Return the rows per task of a product with `positions` independent results."""
-        return blocks.product_rows(positions, itemsize, products)
-
-    def fused_product_rows(
-        self, rows: int, columns: int, depth: int, positions: int, itemsize: int
+    def product_rows(
+        self,
+        rows: Index,
+        columns: Index,
+        positions: Index,
+        itemsize: int,
+        products: int = 1,
+        *,
+        cuts_columns: bool = True,
+        is_reduced: bool = True,
+        depth: int = 0,
     ) -> Index:
-        """Return the rows per task of a product with a fused epilogue.
+        """Return the rows per task of a product with `positions` independent results.
 
-        It has `positions` independent results, each a sum of `depth`.
+        `products` share a task, which takes all columns unless it `cuts_columns`; `is_reduced` says
+        that rows or columns of theirs are reduced. With a fused epilogue sums are of `depth`.
         """
-        return blocks.fused_product_rows(rows, columns, depth, positions, itemsize)
+        if depth and cuts_columns:
+            return blocks.fused_product_rows(rows, columns, depth, positions, itemsize)
+        if cuts_columns:
+            return blocks.product_rows(positions, itemsize, products)
+        if is_reduced:
+            return blocks.full_width_rows(positions, columns, itemsize, products)
+        return blocks.unreduced_rows(positions, itemsize)
 
     def packs_product(self, sides: Sequence[int], depth: int) -> bool:
         """Return whether a product of so many rows and columns packs operands."""
@@ -260,14 +272,6 @@ class Tiling:
         They are combined elementwise. `itemsize` is that of an element of a factor.
         """
         return rows >= self.min_gated_rows and columns >= self.min_gated_columns
-
-    def full_width_rows(self, rows: Index, columns: Index, itemsize: int, products: int) -> Index:
-        """Return the rows per task of a product where a task takes all `columns`."""
-        return blocks.full_width_rows(rows, columns, itemsize, products)
-
-    def unreduced_rows(self, rows: Index, itemsize: int) -> Index:
-        """Return the rows per task of several products whose rows are not reduced."""
-        return blocks.unreduced_rows(rows, itemsize)
 
     def window_columns(self, itemsize: int) -> int:
         """Return the columns per task of a product over windows."""

@@ -1,12 +1,16 @@
 """Schedules as loops: the loop interpreter agrees with the kernel interpreter.
 
-`python -m tests.codegen.llvm.test_lower_to_loop --update` writes the loops of the golden kernels
-anew.
+`tests/golden/loops` has the loops of golden kernels as they are lowered, and in `printed` those of
+some programs as they are printed, after all passes: first packers, then epilogues and rows that
+products put in loops of their own. `python -m tests.codegen.llvm.test_lower_to_loop --update`
+writes both anew.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +25,20 @@ from tests.strategies.graphs import Program, graphs
 from smelt import lower, passes
 from smelt.codegen.llvm.loopir.lower import stride_name
 from smelt.codegen.llvm.lower_to_loop import LoweredPhase, lower_phase, refusal
+from smelt.codegen.llvm.module import emit
+from smelt.codegen.llvm.print_loops import LoopPrinter
 from smelt.codegen.llvm.program import program
 from smelt.codegen.llvm.schedule.build_schedules import build_schedules
 from smelt.compiler import driver
 from smelt.errors import UnsupportedError, VerifyError
 from smelt.graph.interp import solve_sizes
+from smelt.graph.text import parse as parse_graph
 from smelt.kernel.interp import run as interpret
 from smelt.kernel.ir import Block, Kernel, Split
 from smelt.kernel.sizes import sizes_of_call
 from smelt.kernel.text import parse
 from smelt.loop.interpret import run
-from smelt.loop.ir import Module
+from smelt.loop.ir import Func, Module
 from smelt.loop.text import parse as parse_loops
 from smelt.loop.text import text
 from smelt.loop.verify import verify
@@ -42,13 +49,62 @@ Array = np.ndarray[Any, Any]
 FOLDER = Path(__file__).parents[2] / "golden" / "loops"
 MOST = 300
 """Elements of an input that are interpreted one by one in time."""
-TARGET = Target.for_isa("avx2")
+AVX2 = Target.for_isa("avx2")
+
+
+AVX512 = Target.for_isa("avx512")
+PAIRED = replace(AVX512, features=(*AVX512.features, "avx512bf16"))
+
+
+def _product(operands: str, spec: str, rest: str = "  return s") -> str:
+    """A graph of a product `s`, and what follows."""
+    sources = "x = cast(a) {dtype=i32}\n  w = cast(c) {dtype=i32}\n  " if "i8" in operands else ""
+    more = ", b: f32[n], r: f32[m,n]" if "b)" in rest else ""
+    product = f'{sources}s = contract(x, w) {{spec="{spec} -> m,n"}}'
+    return f"graph f({operands}{more}) {{\n  {product}\n{rest}\n}}"
+
+
+ADDED = "  t = add(s, b)\n  u = tanh(t)\n  y = mul(u, r)\n  return y"
+HALVES = """graph f(x: f32[m,k], w: f32[k,2*n]) {
+  s = contract(x, w) {spec="m,k; k,n -> m,n"}
+  t = tanh(s)
+  p = slice(t) {starts=(0, 0), sizes=(m, n), steps=(1, 1)}
+  q = slice(t) {starts=(0, n), sizes=(m, n), steps=(1, 1)}
+  return p, q
+}"""
+FIRST = """graph f(x: f32[1,64,64,64], k: f32[64,64,3,3]) {
+  v1 = window(x) {axis=2, extent=3}
+  v2 = window(v1) {axis=3, extent=3}
+  v3 = contract(v2, k) {spec="b,c,h,w,u,v; o,c,u,v -> b,o,h,w"}
+  return v3
+}"""
+LAST = """graph f(x: bf16[b,h,w,c], k: bf16[o,3,3,c]) {
+  v1 = window(x) {axis=1, extent=3}
+  v2 = window(v1) {axis=2, extent=3}
+  v3 = contract(v2, k) {spec="b,h,w,c,u,v; o,u,v,c -> b,h,w,o"}
+  return v3
+}"""
+SINGLES, HALF = "x: f32[m,k], w: f32[k,n]", "x: bf16[m,k], w: bf16[n,k]"
+PRINTED = {
+    "epilogue": (_product(SINGLES, "m,k; k,n", ADDED), AVX2, "panels"),
+    "staged_rows": (_product(SINGLES, "m,k; k,n", ADDED), AVX2, "tall_skinny"),
+    "ranges": (HALVES, AVX2, "panels"),
+    "ranges_by_vector": (HALVES, AVX2, "k_blocked"),
+    "swapped": (_product(HALF, "m,k; n,k"), AVX2, "small_m"),
+    "few_rows": (_product(SINGLES, "m,k; k,n"), AVX2, "rows"),
+    "row": (_product("x: f32[1,k], w: f32[k,n]", "m,k; k,n"), AVX2, ""),
+    "dots": (_product("x: f32[1,k], w: f32[n,k]", "m,k; n,k"), AVX2, ""),
+    "bytes": (_product("a: i8[m,k], c: i8[k,n]", "m,k; k,n"), AVX512, ""),
+    "channels_first": (FIRST, AVX2, ""),
+    "pairs": (LAST, PAIRED, ""),
+}
+"""Programs whose loops are printed: a graph, the machine, and the form of the kernel."""
 
 
 def lowered(kernel: Kernel) -> list[LoweredPhase] | None:
     """The phases of a kernel as loops, None if one has no such form."""
     source = program(kernel)
-    schedules = [s for phase in source.phases for s in build_schedules(phase, TARGET, "")]
+    schedules = [s for phase in source.phases for s in build_schedules(phase, AVX2, "")]
     if any(map(refusal, schedules)):
         return None
     return [lower_phase(s, source) for s in schedules]
@@ -132,6 +188,23 @@ def text_of(kernel: Kernel) -> str:
     return text(Module(kernel.name, tuple(p.func for p in phases))) + "\n" if phases else ""
 
 
+def printed(source: str, target: Target, variant: str) -> str:
+    """The loops that are printed for a graph, each text once."""
+    kernel = lower.run(one_cluster(passes.run(parse_graph(source), None, "eager")), "eager", {})
+    funcs: dict[Func, None] = {}
+    begin: Callable[[LoopPrinter, Func], None] = LoopPrinter.begin
+
+    def record(printer: LoopPrinter, func: Func) -> None:
+        begin(printer, func)
+        if func.body:
+            funcs[replace(func, kind="func")] = None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LoopPrinter, "begin", record)
+        emit(kernel, target, variant=variant)
+    return "\n\n".join(text(Module(f.name, (f,))) for f in funcs) + "\n"
+
+
 def random_arrays(kernel: Kernel, number: int) -> tuple[dict[str, Array], dict[str, int]]:
     """Arrays for the inputs of a kernel, at random small sizes."""
     rng = np.random.default_rng(number)
@@ -159,6 +232,11 @@ def test_the_loops_of_a_golden_kernel(name: str) -> None:
         assert stored.read_text() == loops
         for number in range(3):
             assert check(kernel, *random_arrays(kernel, number), number)
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_loops_that_are_printed(name: str) -> None:
+    assert (FOLDER / "printed" / f"{name}.loop").read_text() == printed(*PRINTED[name])
 
 
 @pytest.mark.parametrize("part", range(2))
@@ -190,6 +268,10 @@ def main(arguments: list[str]) -> None:
             continue
         if loops and arguments == ["--update"]:
             (FOLDER / f"{name}.loop").write_text(loops)
+    (FOLDER / "printed").mkdir(exist_ok=True)
+    for name, program_of in PRINTED.items():
+        if arguments == ["--update"]:
+            (FOLDER / "printed" / f"{name}.loop").write_text(printed(*program_of))
 
 
 if __name__ == "__main__":

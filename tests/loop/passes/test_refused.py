@@ -1,38 +1,50 @@
-"""What passes refuse, and the bits of passes that random programs seldom reach."""
+"""What passes refuse, and the bits of passes that random programs seldom reach.
+
+Each pass has a picture in its head and a test in this folder.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from smelt.errors import LoopPassError
-from smelt.loop import ir
+from smelt.loop import ir, passes
 from smelt.loop.interpret import run
 from smelt.loop.passes.accumulate import accumulate
 from smelt.loop.passes.align_stores import align_stores, cut_tail, store_if_aligned
 from smelt.loop.passes.batch_rows import batch_rows
+from smelt.loop.passes.branch_stores import branch_stores
 from smelt.loop.passes.collapse import collapse
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.fuse_if import fuse_if
 from smelt.loop.passes.hoist_offsets import hoist_offsets
+from smelt.loop.passes.interleave_stores import interleave_stores
 from smelt.loop.passes.poll_strips import poll_strips
 from smelt.loop.passes.prefetch import (
     prefetch,
     prefetch_block,
+    prefetch_farthest,
     prefetch_page,
+    prefetch_rows,
     prefetch_share,
     prefetch_strips,
     prefetch_written,
 )
+from smelt.loop.passes.short_rows import masked_rows, short_rows
 from smelt.loop.passes.split_tests import split_tests
+from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.transpose_tile import transpose_tile
 from smelt.loop.passes.unroll import promote, unroll
 from smelt.loop.passes.unroll_and_jam import unroll_and_jam
 from smelt.loop.passes.vectorize import vectorize
+from smelt.loop.passes.version import version
 from smelt.loop.text import parse, text
 from smelt.loop.verify import verify
 
@@ -300,6 +312,48 @@ EQUAL: dict[str, tuple[str, Callable[[ir.Func], ir.Func]]] = {
             {"y"},
         ),
     ),
+    "prefetch later rows": (
+        HEAD + "alloc e: f32[n*2] in task\n  each j in 0 .. 2\n    each i in 0 .. n//2\n"
+        "      e[j*n + i] = x[j*(n//2) + i]\n  each k in 0 .. n//2\n    y[k] = e[n + k]\n"
+        "  each h in n//2 .. n\n    y[h] = x[h]",
+        lambda f: prefetch_rows(vectorize(f, "i", 4, "mask"), "j", 2),
+    ),
+    "prefetch_farthest": (
+        ROW + "y[i] = x[i] + x[n - 1 - i]",
+        lambda f: prefetch_farthest(vectorize(f, "i", 4, "mask"), {"x": 8}),
+    ),
+    "branch_stores": (
+        ROW + "y[i] = 1.0\n  each h in 0 .. n\n    v = exp(x[h])\n    y[h | h < 2] = v",
+        lambda f: branch_stores(vectorize(f, "h", 4, "mask")),
+    ),
+    "interleave_stores": (
+        HEAD + "each i in 0 .. n//2\n    y[i*2] = x[i]\n    y[i*2 + 1] = x[i] + 1.0\n"
+        "  each h in n//2*2 .. n\n    y[h] = x[h]",
+        lambda f: interleave_stores(vectorize(f, "i", 4, "mask")),
+    ),
+    "store_whole": (
+        HEAD + "alloc e: f32[n + 4] in task\n  each i in 0 .. n\n    e[i] = x[i]\n"
+        "  each h in 0 .. n\n    y[h] = e[h]",
+        lambda f: store_whole(vectorize(f, "i", 4, "mask"), "e"),
+    ),
+    "short_rows": (
+        HEAD + "alloc e: f32[3*n] in task\n  each i in 0 .. 3\n    each j in 0 .. n\n"
+        "      e[i*n + j] = x[j - 1 | 1 <= j] * f32(i)\n  each h in 0 .. n\n    y[h] = e[h + n]",
+        lambda f: short_rows(masked_rows(f, "i", 4), 4, 3),
+    ),
+    "version": (
+        ROW + "y[i] = select(n < 3, exp(x[i]), x[i])",
+        lambda f: version(f, f.body[0].body[0].value.args[0], lambda g: g, {}),
+    ),
+    "poll_strips": (
+        HEAD + "for i in 0 .. n with s = 0.0\n    s' = s + x[i]\n  each h in 0 .. n\n    y[h] = s",
+        lambda f: poll_strips(f, "i", 4),
+    ),
+    "unroll": (
+        ROW + "alloc e: f32[2] in registers\n    unroll j in 0 .. 2\n      e[j] = x[i] * f32(j)\n"
+        "    y[i] = e[0] + e[1]",
+        lambda f: promote(unroll(f)),
+    ),
     "batches of rows": (
         ROW + "each j in 0 .. n with s = sum:f64 0.0\n"
         "      s <- x[j] * x[i]\n    y[i] = f32(s) * 2.0",
@@ -325,3 +379,16 @@ def test_a_pass_keeps_the_bits(name):
         numbers = {"n": n, **dict.fromkeys(changed.funcs[0].numbers, 20 * n)}
         results = [run(m, {"x": x}, numbers, seed=n)["y"] for m in (module, changed)]
         np.testing.assert_array_equal(*results)
+
+
+PARTS = {"decide", "remainder", "scans", "thread_state"}
+"""Modules of what several passes do; they are tested with these."""
+
+
+def test_a_pass_has_a_picture_and_a_test_in_this_folder():
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    names = {path.stem for path in Path(passes.__file__).parent.glob("[a-z]*.py")} - PARTS
+    for name in names:
+        module = import_module(f"smelt.loop.passes.{name}")
+        assert ">>> print(text(" in (module.__doc__ or ""), name
+        assert f"passes.{name} import" in tests, name

@@ -11,6 +11,7 @@ memory are parameters, and a value that was computed before is an array of one e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -47,6 +48,7 @@ from smelt.codegen.llvm.vector_loops import (
     Share,
     Tile,
     in_columns,
+    in_rows,
     in_squares,
     in_tiles,
     in_vectors,
@@ -54,13 +56,8 @@ from smelt.codegen.llvm.vector_loops import (
 )
 from smelt.loop import ir as loop
 from smelt.loop.passes.align_stores import store_past
-from smelt.loop.passes.branch_stores import branch_stores
 from smelt.loop.passes.collapse import join_rows
 from smelt.loop.passes.fuse_if import fuse_if
-from smelt.loop.passes.group_loads import group_loads
-from smelt.loop.passes.hoist_offsets import hoist_offsets
-from smelt.loop.passes.interleave_stores import interleave_stores
-from smelt.loop.passes.store_whole import store_whole
 from smelt.loop.passes.vectorize import vectorize
 from smelt.loop.passes.version import version
 from smelt.loop.walk import is_short, loads, loop_over, statements, values
@@ -89,7 +86,8 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> None:
     group = next(groups, 0)
     joins = any(c.transposes_sums for c in env.s.products.values())
     joins &= not (nest.reductions or cuts or is_fully_unrolled(env.s, nest, nest.items))
-    printer.block(lowering.states_func().body)
+    printer.begin(states := lowering.states_func())
+    printer.block(states.body)
     sums = [r for r in nest.reductions if r in lowering.arrays and adds_pairs_first(r)]
     pairs = {lowering.arrays[r][0][0] for r in sums if nest.pairs}
 
@@ -137,7 +135,7 @@ def run_as_loops(env: Environment, nest: Nest, scope: Scope) -> None:
         ends = {names[item]: value for item, value in results.items()}
         func = version(func, lowering.values[choice], vectors, ends)
         results = {item: loop.Ref(name) for item, name in names.items()}
-    printer.bind_skews(func)
+    printer.begin(func)
     printer.block(func.body)
     for item, value in results.items():
         env.top.define(item, printer.value(value).value)
@@ -154,7 +152,8 @@ def print_scalar(env: Environment, item: Item, scope: Scope) -> Value:
     nest = Nest(0, (), None, items=tuple(reversed(items)), scalars=(item,))
     printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
     lowering = NestLowering(env, nest, scope, printer)
-    printer.block(lowering.func().body)
+    printer.begin(func := lowering.func())
+    printer.block(func.body)
     return printer.value(lowering.values[item]).value
 
 
@@ -242,19 +241,20 @@ class NestLowering(Lowering):
         return self._func(lower_nest(self, self.nest))
 
     def open_func(self, arrays: Mapping[str, DType]) -> loop.Func:
-        """Return the loops of the nest, whose ends are numbers, with more arrays."""
+        """Return the loops of the nest with more arrays; the last numbers are loops' ends."""
         self.params += (loop.Param(x, t, None, written=True) for x, t in arrays.items())
-        ends = [self.fresh("to") for _ in self.nest.order]
-        for a, end in zip(self.nest.order, ends, strict=True):
-            self.printer.bind(end, self.env.ranges[a][1])
-            self.ranges = {**self.ranges, a: (self.ranges[a][0], loop.number(end))}
+        ends = [self.fresh(x) for _ in self.nest.order for x in ("begin", "end")]
+        for a, low, high in zip(self.nest.order, ends[::2], ends[1::2], strict=True):
+            self.printer.bind(low, self.env.ranges[a][0])
+            self.printer.bind(high, self.env.ranges[a][1])
+            self.ranges = {**self.ranges, a: (loop.number(low), loop.number(high))}
         func = self.func()
         return replace(func, numbers=(*func.numbers, *ends))
 
     def _func(self, body: tuple[loop.Statement, ...]) -> loop.Func:
-        names = {a.name for e in self.numbers.values() for a in atoms(e)}
+        names = sorted({a.name for e in self.numbers.values() for a in atoms(e)})
         sizes = tuple(n for n in self.env.frame.sizes)
-        return loop.Func("tile", "nest", tuple(self.params), sizes, (*names,), body)
+        return loop.Func("tile", "nest", tuple(self.params), sizes, tuple(names), body)
 
     # ---- what is there ---------------------------------------------------------------------------
 
@@ -461,28 +461,36 @@ class NestBody:
         nest = replace(nest, items=tuple(i for i in nest.items if i not in sums))
         self.printer = LoopPrinter(env.b, env.frame.target, env.frame.entry.found)
         lowering = NestLowering(env, nest, Scope(scope or env.top), self.printer, sums=sums)
-        self.lanes, self.sums = lanes, {x: lowering.arrays[x][0][0] for x in sums}
+        self.nest, self.sums = nest, {x: lowering.arrays[x][0][0] for x in sums}
         self.dtypes = {identifier(x): dtype for x, dtype in (targets or {}).items()}
         arrays = {**self.dtypes}
         if nest.packed:
             arrays[PACKED] = nest.saves[0].dtype
-        func = lowering.open_func(arrays)
-        *self.axes, axis = (lowering.loops[a] for a in nest.order)
-        align = max(align, env.loop_alignment(nest.order[-1], lanes))
-        func = vectorize(func, axis, lanes, "mask", align=align)
-        for name in self.dtypes if stores_whole else ():
-            func = store_whole(func, name)
-        *_, tail = (s for s in statements(func.body) if isinstance(s, loop.For))
-        on = tail.body[0]
-        assert isinstance(on, loop.Let), on
-        if any(s.where is not None for s in nest.stores):
-            func = branch_stores(func, on.name)
-        func = hoist_offsets(interleave_stores(group_loads(func)))
+        self.lowered, self.outside = lowering.open_func(arrays), self.printer.names
+        *self.axes, self.column = (lowering.loops[a] for a in nest.order)
+        self.env, self.align = env, align
+        self.stores_whole = tuple(self.dtypes) if stores_whole else ()
+        self._open(lanes)
+
+    def _open(self, lanes: int) -> None:
+        """Print what is computed once for all rows."""
+        align = max(self.align, self.env.loop_alignment(self.nest.order[-1], lanes))
+        func = in_rows(self.lowered, self.nest, self.column, lanes, align, self.stores_whole)
         first, *bodies = func.body, *(loop_over(func.body, a).body for a in self.axes)
+        self.first = [s for s in first if not isinstance(s, loop.For)]
         self.before = [s for body in bodies for s in body if not isinstance(s, loop.For)]
         self.whole, self.masked = (s for s in bodies[-1] if isinstance(s, loop.For))
-        self.printer.block([s for s in first if not isinstance(s, loop.For)])
-        self.names = dict(self.printer.names)
+        self.lanes = lanes
+        self.printer.resume(self.outside)
+        self.printer.begin(func)
+        self.printer.block(self.first)
+        self.names = self.printer.names
+
+    def widened(self, lanes: int) -> NestBody:
+        """Return what prints the same rows in other vectors."""
+        body = copy(self)
+        body._open(lanes)
+        return body
 
     def row(self, *positions: Value) -> Row:
         """Print what is computed once for a row."""
@@ -492,11 +500,13 @@ class NestBody:
         self.printer.block(self.before)
         return Row(self.printer.names, positions[-1])
 
-    def rows(self, *positions: Value, count: int, last: Value | None = None) -> list[Row]:
-        """Print `count` consecutive rows; those past `last`, if there is one, repeat it."""
+    def rows(self, *positions: Value, count: int, end: Value | None = None) -> list[Row]:
+        """Print `count` consecutive rows; those from `end` on, if any, repeat the one before."""
         b, (*outer, first) = self.printer.b, positions
         nexts = [b.add(first, number(r)) for r in range(1, count)]
-        nexts = nexts if last is None else [b.minimum(row, last) for row in nexts]
+        if end is not None:
+            last = b.sub(end, number(1))
+            nexts = [b.minimum(row, last) for row in nexts]
         return [self.row(*outer, row) for row in (first, *nexts)]
 
     def put(
@@ -510,9 +520,31 @@ class NestBody:
         """Print a vector of a row, from its sums; `targets` are addresses of column 0."""
         for item, value in sums.items():
             self.printer.add_register(self.sums[item], value, item.dtype)
+        self._aim(targets)
+        self.printer.block(self._body(row, column, mask))
+
+    def put_all(
+        self,
+        position: Value,
+        columns: tuple[Value, Value],
+        sums: Mapping[Item, Value],
+        targets: Sequence[Value] = (),
+    ) -> None:
+        """Print a row between two columns; `sums` and targets have column 0 at addresses."""
+        self.printer.resume(self.outside)
+        for name, value in zip(self.lowered.numbers[-2:], columns, strict=True):
+            self.printer.bind(name, value)
+        (row,) = self.axes
+        self.printer.bind(row, position)
+        for item, address in sums.items():
+            self.printer.add_array(self.sums[item], address, item.dtype)
+        self._aim(targets)
+        self.printer.block([*self.first, *self.before, self.whole, self.masked])
+
+    def _aim(self, targets: Sequence[Value]) -> None:
+        """Say where the targets have column 0 of a row."""
         for (name, dtype), address in zip(self.dtypes.items(), targets, strict=True):
             self.printer.add_array(name, address, dtype)
-        self.printer.block(self._body(row, column, mask))
 
     def packed(self, row: Row, column: Value, mask: Value | None) -> Value:
         """Print a vector of a row that the nest packs, undefined outside the mask."""

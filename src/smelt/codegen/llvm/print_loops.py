@@ -114,6 +114,7 @@ class LoopPrinter:
     def add_array(self, name: str, address: Value, dtype: DType, elements: int = 0) -> None:
         """Say where an array is, its element type, and its constant length or 0."""
         self.addresses[name], self.dtypes[name], self.lengths[name] = address, dtype, elements
+        self.registers.pop(name, None)
 
     def add_bits(
         self,
@@ -130,8 +131,8 @@ class LoopPrinter:
         """Say which register holds an array of one element."""
         self.registers[name] = Typed(value, dtype)
 
-    def bind_skews(self, func: loop.Func) -> None:
-        """Bind the addresses of arrays modulo a cache line, where they are read."""
+    def begin(self, func: loop.Func) -> None:
+        """Begin a function whose arrays, sizes and numbers are bound, but for skews of arrays."""
         for p in func.params:
             if (name := skew_of(p.name)) in func.numbers:
                 address = self.b.ptrtoint(self.addresses[p.name], I64)
@@ -573,4 +574,5 @@ def print_func(
         printer.add_array(p.name, address, p.dtype)
     for name, value in zip(func.numbers, numbers, strict=True):
         printer.bind(name, value)
+    printer.begin(func)
     printer.block(func.body)

@@ -38,6 +38,7 @@ from smelt.loop.passes.align_stores import (
     store_tile_if_aligned,
 )
 from smelt.loop.passes.batch_rows import batch_rows
+from smelt.loop.passes.branch_stores import branch_stores
 from smelt.loop.passes.distribute import distribute
 from smelt.loop.passes.group_loads import group_loads
 from smelt.loop.passes.hoist import hoist
@@ -355,6 +356,24 @@ def in_columns(
     func = prefetch_farthest(func, {p.name: PREFETCH_VECTORS * wide for p in func.params})
     func = prefetch_farthest(func, tasks)
     return reuse_loads(hoist_offsets(hoist(func)))
+
+
+def in_rows(
+    func: loop.Func, nest: Nest, var: str, lanes: int, align: int, stores_whole: Collection[str]
+) -> loop.Func:
+    """Run a nest in whole vectors and a masked one.
+
+    Vectors begin at multiples of `align`; those of the arrays `stores_whole` are stored whole.
+    """
+    func = vectorize(func, var, lanes, "mask", align=align)
+    for name in stores_whole:
+        func = store_whole(func, name)
+    if any(s.where is not None for s in nest.stores):
+        *_, tail = _loops(func)
+        on = tail.body[0]
+        assert isinstance(on, loop.Let), on
+        func = branch_stores(func, on.name)
+    return hoist_offsets(interleave_stores(group_loads(func)))
 
 
 def _in_short_rows(

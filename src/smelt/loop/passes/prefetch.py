@@ -27,6 +27,19 @@ func f(x: f32[m*n], y: out f32[m*n]; m, n)
       v_1 = x[n*r + i : 16]
       prefetch x[n*4 + n*r + i] level 2
       y[n*r + i : 16] = exp(v_1)
+
+Of several vectors of an array in an iteration, the farthest one meets new lines first:
+
+>>> module = parse('''
+... func f(x: f32[n + 1], y: out f32[n]; n)
+...   each i in 0 .. n // 16 * 16 by 16
+...     y[i : 16] = x[i : 16] + x[i + 1 : 16]
+... ''')
+>>> print(text(Module("f", (prefetch_farthest(module.funcs[0], {"x": 64}),))))
+func f(x: f32[n + 1], y: out f32[n]; n)
+  each i in 0 .. (n//16)*16 by 16
+    y[i : 16] = x[i : 16] + x[i + 1 : 16]
+    prefetch x[i + 65] level 2
 """
 
 from __future__ import annotations

@@ -41,12 +41,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
-
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import Isa, vector_of
 from smelt.codegen.llvm.loopir.items import Apply, Cast, Const, Item, Load, Reduction
+from smelt.graph.bounds import dtype_range, fits
 from smelt.machine.target import Target
 from smelt.ops.scalar import SCALARS
 from smelt.python.dataclass import dataclass
@@ -173,7 +172,7 @@ def choose_dot_instruction(
     if first is None or second is None:
         return None
     byte_dot = _choose_byte_dot(first, second, target, matrices=matrices)
-    if byte_dot is None and _fits(first, i16) and _fits(second, i16):
+    if byte_dot is None and fits(first, i16) and fits(second, i16):
         return word_dot(target)
     return byte_dot
 
@@ -191,19 +190,19 @@ def _choose_byte_dot(
     None if they are not bytes, or the processor has no such instruction.
     """
     rows = _rows(target, "bytes")
-    fits = [{True: _fits(s, u8), False: _fits(s, i8)} for s in (first, second)]
-    if not rows or not all(any(f.values()) for f in fits):
+    fitting = [{True: fits(s, u8), False: fits(s, i8)} for s in (first, second)]
+    if not rows or not all(any(f.values()) for f in fitting):
         return None
     if matrices and all(map(target.has, _AMX_BYTES_FEATURES)):
-        signed = [f[False] for f in fits]
+        signed = [f[False] for f in fitting]
         matrix = _AMX_BYTES[signed[0], signed[1]]
         return DotInstruction("bytes", i8, not signed[0], not signed[1], matrix=matrix)
     signs = [pair for row in rows for pair in sorted(row.signs, reverse=True)]
     for left, right in signs:
-        if fits[0][left] and fits[1][right]:
+        if fitting[0][left] and fitting[1][right]:
             return DotInstruction("bytes", i8, left, right)
     for left, right in signs:
-        if fits[1][right]:
+        if fitting[1][right]:
             return DotInstruction("bytes", i8, left, right, left_offset=128 if left else -128)
     return None
 
@@ -215,26 +214,20 @@ def _is_bfloat(x: Item, buffers: Mapping[str, DType]) -> bool:
     return isinstance(x, Cast) and x.to == bf16
 
 
-def _fits(span: tuple[int, int], dtype: DType) -> bool:
-    info = np.iinfo(dtype.numpy)
-    return int(info.min) <= span[0] and span[1] <= int(info.max)
-
-
 def _span(x: Item, buffers: Mapping[str, DType]) -> tuple[int, int] | None:
     """Return the value range of an integer item, from its original types."""
     if not x.dtype.is_integer:
         return None
     if isinstance(x, Const) and isinstance(x.value, int):
         return int(x.value), int(x.value)
-    info = np.iinfo(x.dtype.numpy)
-    type_range = int(info.min), int(info.max)
+    type_range = dtype_range(x.dtype)
     if isinstance(x, Load) or not isinstance(x, (Apply, Cast)):
         return type_range
     spans = [_span(a, buffers) for a in x.args]
     if isinstance(x, Cast):
-        return spans[0] if spans[0] is not None and _fits(spans[0], x.dtype) else type_range
+        return spans[0] if spans[0] is not None and fits(spans[0], x.dtype) else type_range
     bounds = SCALARS[x.op].integer_bounds(*spans)
-    return bounds if bounds is not None and _fits(bounds, x.dtype) else type_range
+    return bounds if bounds is not None and fits(bounds, x.dtype) else type_range
 
 
 # ---- code ---------------------------------------------------------------------------------------

@@ -393,7 +393,7 @@ class Depthwise(Packer):
         env, c = self.env, self.c
         self.packed_right_strides = self.dense_strides(c.right_order(), c.packed(env.s.local))
         self.to, self.results = self._places()
-        self.next_runs = rounded_output(env, c)
+        self.rounded = rounded_output(env, c)
         tap_stride = env.extent(c.item, c.lane) if c.has_lane_weights else number(1)
         self.packed_left_strides = {c.flat: tap_stride, c.lane: number(1)}
         if c.rows_in_place is None:
@@ -593,7 +593,7 @@ class Depthwise(Packer):
         rows = [row[a] for a in order]
         to = b.add(row_offset(b, [self.results[a] for a in order], rows), lane)
         args, short = [element_address(b, self.to, to, c.item.dtype), self.results[tall]], None
-        if (later := self.next_runs) is not None:
+        if (later := self.rounded) is not None:
             offset = b.add(row_offset(b, later.strides, rows), lane)
             args += [element_address(b, later.base, offset, later.dtype)]
             args += [later.strides[order.index(tall)], later.enabled]

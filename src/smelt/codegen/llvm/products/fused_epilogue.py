@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Literal, TypeAlias
 
 from smelt.codegen.llvm import ir
@@ -23,6 +24,7 @@ from smelt.codegen.llvm.instructions.indexing import first_lanes, lanes_before_e
 from smelt.codegen.llvm.loopir.items import Access, Item, StoreItem, accesses_of
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
 from smelt.codegen.llvm.loops.split_store_ranges import range_ends
+from smelt.codegen.llvm.lower_nest import identifier
 from smelt.codegen.llvm.nest_loops import NestBody, Row
 from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.nest import Nest
@@ -151,7 +153,9 @@ def targeted_body(
     """Return a nest, some of whose stores go to rows at other addresses."""
     plain, aimed = stores
     columns = axis(nest.order[-1], env.s.phase.axes[nest.order[-1]])
-    names = [f"target{k}" for k in range(len(aimed))]
+    taken = {*map(identifier, env.frame.buffers)}
+    free = (name for k in count() if (name := f"target{k}") not in taken)
+    names = [name for _, name in zip(aimed, free, strict=False)]
     pairs = zip(aimed, names, strict=True)
     others = [replace(s, access=Access(name, columns), where=None) for s, name in pairs]
     dtypes = (env.frame.dtypes[s.access.buffer] for s in aimed)
@@ -176,6 +180,8 @@ class FusedEpilogue(FusedGemmPacker):
 
     def __init__(self, env: Environment, nest: Nest, c: FusedGemmPlan) -> None:
         super().__init__(env, nest, c)
+        self.products = [c.item, *(item for item, _ in c.others)]
+        """The products whose sums the epilogue reads."""
         self.staged = False
         """Whether outputs are staged in scratch."""
         self.row_strides: dict[Access, Value] = {}
@@ -195,10 +201,9 @@ class FusedEpilogue(FusedGemmPacker):
         stores = dict.fromkeys(s.access for s in self.nest.stores if s.where is None)
         self.output_ranges = OutputRanges(env, self.nest, c.n, self.row_strides)
         if not c.keeps_sums:
-            products = [c.item, *(item for item, _ in c.others)]
-            self.plain = self.body = NestBody(env, self.nest, c.tile.lanes, products)
+            self.plain = self.body = NestBody(env, self.nest, c.tile.lanes, self.products)
             if self.output_ranges.groups:
-                self.body = self.output_ranges.body(c.tile.lanes, products)
+                self.body = self.output_ranges.body(c.tile.lanes, self.products)
         self.selected_outputs = None
         self.extra_loads, self.results = (
             [a for a in accesses if a in self.row_strides and coefficient(a.offset, c.n) == 1]
@@ -211,13 +216,10 @@ class FusedEpilogue(FusedGemmPacker):
         """Print what the epilogue of each row computes once."""
         return [self.body.row(self.b.add(row, number(i))) for i in range(count)]
 
-    def _across(
-        self, put: Columns, vectors: int, part: Part = "", first: Value | None = None
-    ) -> None:
+    def _across(self, put: Columns, vectors: int, part: Part = "") -> None:
         """Emit `put(column, vectors, mask)` for all columns, several vectors at once.
 
         The masked remainder comes first, since it may be stored over the beginning of the next row.
-        Columns before `first` are left out.
         """
         b, env, c = self.b, self.env, self.c
         (low, high), lanes, panel_columns = env.ranges[c.n], c.tile.lanes, c.tile.lanes * vectors
@@ -237,7 +239,7 @@ class FusedEpilogue(FusedGemmPacker):
             return
         if not part:
             env.loop(vectors_end, high, lanes, masked)
-        env.loop(first or low, panels_end, panel_columns, lambda at: put(at, vectors, None))
+        env.loop(low, panels_end, panel_columns, lambda at: put(at, vectors, None))
         if panel_columns > lanes and not part:
             env.loop(panels_end, vectors_end, lanes, lambda at: put(at, 1, None))
 
@@ -323,27 +325,29 @@ class FusedEpilogue(FusedGemmPacker):
         for j, total in enumerate(totals):
             b.store(total, b.gep(room, [number(j)], source_etype=total.type))
 
-        def total_at(i: Value, at: Value) -> Value:
-            nth = b.add(b.mul(b.sub(i, row), number(stride)), b.sub(at, columns[0]))
-            return b.load(element_address(b, room, nth, dtype), typ=totals[0].type)
+        def place(at: Value) -> Value:
+            nth = b.sub(b.mul(b.sub(at, row), number(stride)), columns[0])
+            return element_address(b, room, nth, dtype)
 
-        self._epilogue_by_vector((row, b.add(row, number(count))), columns, total_at)
+        self._epilogue_rows((row, b.add(row, number(count))), columns, place)
 
-    def _epilogue_by_vector(
+    def _epilogue_rows(
         self,
         rows: tuple[Value, Value],
         columns: tuple[Value, Value],
-        total_at: Callable[[Value, Value], Value],
+        place: Callable[[Value], Value] | None = None,
     ) -> None:
-        """Emit the epilogue of some rows and columns by loops over single vectors."""
-        b, env, lanes, (low, high) = self.b, self.env, self.c.tile.lanes, columns
+        """Emit the epilogue of some rows and columns, from sums in scratch.
 
-        def vector(row: Value, at: Value) -> None:
-            total = total_at(row, at)
-            mask = first_lanes(b, opaque(b, b.sub(high, at)), lanes)
-            self._epilogue_vector(self.plain, self.plain.row(row), at, mask, total)
+        `place` returns the address of column 0 of a row of this product's, if they are elsewhere.
+        """
 
-        env.loop(*rows, 1, lambda row: env.loop(low, high, lanes, lambda at: vector(row, at)))
+        def epilogue_row(row: Value) -> None:
+            sums = {x: self._sum_address(row, number(0), x) for x, _ in self.c.others}
+            sums[self.c.item] = place(row) if place else self._sum_address(row, number(0))
+            self.plain.put_all(row, columns, sums, self._staged_row(row))
+
+        self.env.loop(*rows, 1, epilogue_row)
 
     def _epilogue_vector(
         self,
@@ -377,9 +381,8 @@ class FusedEpilogue(FusedGemmPacker):
     def _stage(self, run: Callable[[], None]) -> None:
         """Emit `run`, an epilogue of rows that follow one another, with results in scratch."""
         before = self.plain, self.body
-        products = [self.c.item, *(item for item, _ in self.c.others)]
         lanes, stores = self.c.tile.lanes, ([], self.nest.stores)
-        body = targeted_body(self.env, self.nest, lanes, products, stores, stores_whole=True)
+        body = targeted_body(self.env, self.nest, lanes, self.products, stores, stores_whole=True)
         self.staged, self.plain, self.body = True, body, body
         run()
         self.staged, (self.plain, self.body) = False, before
@@ -411,24 +414,6 @@ class FusedEpilogue(FusedGemmPacker):
         """Return the scratch addresses of a tile's sums."""
         first = TileTarget(self._sum_address(row, column), self.pitch, self.c.item.dtype)
         return first.addresses(self.b, Tile(count, vectors, self.c.tile.lanes))
-
-    def _sum_vector(self, row: Value, column: Value) -> Value:
-        """Load a vector of sums from scratch."""
-        return load_vector(self.m, self._sum_address(row, column), self.c.item.dtype, None)
-
-    def _epilogue_row(self, row: Value, first: Value | None = None) -> None:
-        """Emit the epilogue of a row from sums in scratch, from column `first` on."""
-        place, c, b = self.plain.row(row), self.c, self.b
-
-        def columns(at: Value, vectors: int, mask: Value | None) -> None:
-            for v in range(vectors):
-                column = b.add(at, number(v * c.tile.lanes))
-                total = self._sum_vector(row, column)
-                mask_of_vector = mask_of_last(mask, v, vectors)
-                self._epilogue_vector(self.plain, place, column, mask_of_vector, total)
-
-        # After long sums the epilogue need not be unrolled.
-        self._across(columns, 1 if c.wide else c.tile.vectors, first=first)
 
     # ---- prefetch --------------------------------------------------------------------------------
 

@@ -223,7 +223,6 @@ class FusedGemm(FusedEpilogue):
         end = b.sub(high, b.urem(b.sub(high, low), number(c.tile.rows)))
         if c.by_tiles:
             env.loop(low, high, c.tile.rows, self._packed_tiles)
-            self._open_epilogue()
         elif self._uses_one_base():
             env.loop(low, end, c.tile.rows, lambda row: self._panels(row, one_base=True))
             env.loop(end, high, c.tile.rows, self._panels)
@@ -231,17 +230,19 @@ class FusedGemm(FusedEpilogue):
             env.loop(low, high, c.tile.rows, self._panels)
         if not c.keeps_sums:
             with b.if_then(self.is_last_block):
-                env.loop(low, high, 1, lambda row: self._epilogue_remaining(row, end))
+                self._epilogue_remaining((low, high), end)
 
-    def _epilogue_remaining(self, row: Value, end: Value) -> None:
-        """Emit the epilogue of a row for columns that its tiles left out.
+    def _epilogue_remaining(self, rows: tuple[Value, Value], end: Value) -> None:
+        """Emit the epilogue of what tiles left out.
 
-        Tiles of full height, before the row `end`, leave out those past the full panels.
+        Tiles of full height, before the row `end`, leave out columns past the full panels.
         """
-        b, low = self.b, self.env.ranges[self.c.n][0]
-        done = b.add(low, self._round_down(self.columns, self.c.tile.columns))
-        first = b.select(b.icmp_signed("<", row, end), done, low)
-        self._epilogue_row(row, low if self.c.stores_sums else first)
+        b, (low, high) = self.b, self.env.ranges[self.c.n]
+        if not self.c.stores_sums:
+            done = b.add(low, self._round_down(self.columns, self.c.tile.columns))
+            self._epilogue_rows((rows[0], end), (done, high))
+            rows = end, rows[1]
+        self._epilogue_rows(rows, (low, high))
 
     # ---- orders of tiles -------------------------------------------------------------------------
 
@@ -272,7 +273,7 @@ class FusedGemm(FusedEpilogue):
             self._edge_columns(low, done)
         env.loop(done, high, 1, lambda row: self._rows(row, 1))
         if c.stores_sums and not c.keeps_sums:
-            env.loop(low, high, 1, self._epilogue_row)
+            self._epilogue_rows((low, high), env.ranges[c.n])
 
     def _rows(self, row: Value, count: int, part: Part = "") -> None:
         """Emit all columns of some rows, or the full panels, or the rest."""
@@ -303,7 +304,6 @@ class FusedGemm(FusedEpilogue):
         c, end = self.c, self.b.add(row, number(self.c.tile.rows))
         with self.env.narrowed({c.m: (row, self.b.minimum(end, self.env.ranges[c.m][1]))}):
             self.pack(self.nest.packs[0])
-        self._open_epilogue()
         self._panels(row)
 
     def _uses_one_base(self) -> bool:
@@ -342,7 +342,7 @@ class FusedGemm(FusedEpilogue):
         self._epilogue_split_panel(panels_end)
         if c.stores_sums and not c.keeps_sums:
             with b.if_then(self.is_last_block):
-                env.loop(low, high, 1, self._epilogue_row)
+                self._epilogue_rows((low, high), env.ranges[c.n])
 
     def _ends(self, low: Value, high: Value) -> list[Value]:
         """Return the row at which tiles of each height end.
@@ -382,7 +382,7 @@ class FusedGemm(FusedEpilogue):
             return
         self.selected_outputs, columns = None, (column, self._panel_end(column))
         with b.if_then(b.and_(self.is_last_block, b.not_(aimed.inside))):
-            self._epilogue_by_vector(self.env.ranges[c.m], columns, self._sum_vector)
+            self._epilogue_rows(self.env.ranges[c.m], columns)
 
     # ---- the tile --------------------------------------------------------------------------------
 

@@ -32,7 +32,6 @@ from smelt.codegen.llvm.instructions.dot_product import (
     SIGN_BITS,
     as_units,
     interleave_rows,
-    to_packed_bits,
 )
 from smelt.codegen.llvm.instructions.indexing import number, splat
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
@@ -46,7 +45,7 @@ from smelt.codegen.llvm.nests.nest import Nest
 from smelt.codegen.llvm.nests.product_plan import LEFT_PART, SUMS_PART
 from smelt.codegen.llvm.products.microkernel import multiply_add, strip_mine
 from smelt.codegen.llvm.products.move_elements import clear_elements
-from smelt.codegen.llvm.products.pack_rows import vector_loop
+from smelt.codegen.llvm.products.pack_rows import existing, factors, vector_loop
 from smelt.codegen.llvm.scratch.workspace import sums_runs_apart
 from smelt.machine.blocks import AXPY_RUN
 from smelt.python.dataclass import dataclass
@@ -151,7 +150,8 @@ class Gemv:
 
     def run(self, fresh: Value | None) -> None:
         """Add the block's products to the sums in scratch; `fresh` marks a first block."""
-        self.body = self._body(self.vector_elements)
+        lanes, align = self.vector_elements, self.alignment
+        self.body = NestBody(self.env, self.right, lanes, scope=self.scope, align=align)
         if sums_runs_apart(self.c, self.env.s):
             self._summed_runs(ir.IntType(1)(0) if fresh is None else fresh)
         elif self.c.vector_axis == self.c.n:
@@ -195,17 +195,9 @@ class Gemv:
 
     # ---- operands ----------------------------------------------------------------------------
 
-    def _body(self, lanes: int) -> NestBody:
-        """Return what prints vectors of the right operand."""
-        return NestBody(self.env, self.right, lanes, scope=self.scope, align=self.alignment)
-
     def _right_vector(self, row: Row, at: Value, mask: Value | None) -> Value:
         """Return a vector of a right row, ready to multiply; 0 outside the mask."""
-        c, value = self.c, self.body.packed(row, at, mask)
-        if c.group is not None:
-            m = LLVMMachine(self.b, self.body.lanes, self.env.frame.target)
-            value = to_packed_bits(m, value, c.right, c.group)
-        return value if mask is None else self.b.select(mask, value, ir.Constant(value.type, None))
+        return factors(self.env, self.c, self.body, row, at, mask)
 
     def _left_address(self, row: Value, k: Value, more: int = 0) -> Value:
         """Return the address of the unit of left[row] `more` units behind k."""
@@ -293,7 +285,7 @@ class Gemv:
         wide = min(max(1, LOOPS.row_bytes // target.vector_bytes), LOOPS.row_vectors)
 
         def rows(vectors: int, streams: int) -> None:
-            self.body = usual if vectors == 1 else self._body(usual.lanes * vectors)
+            self.body = usual if vectors == 1 else usual.widened(usual.lanes * vectors)
             self._axpy_rows(streams)
 
         b.either(is_long, lambda: rows(wide, LOOPS.rows), lambda: rows(1, LOOPS.dot_rows))
@@ -310,19 +302,13 @@ class Gemv:
     def _row_group(self, k: Value, count: int, clamped: bool) -> None:
         """Emit `count` rows from k on; with `clamped` there may be fewer."""
         b, unit_size = self.b, self.c.group_size
-        last = b.sub(self.ranges[self.c.k][1], number(1)) if clamped else None
-        rows = self.body.rows(k, count=count, last=last)
-        high = self.ranges[self.c.k][1]
-        exists = [b.icmp_signed("<", b.add(k, number(r)), high) for r in range(count)]
+        end = self.ranges[self.c.k][1] if clamped else None
+        rows = self.body.rows(k, count=count, end=end)
         units = 0 if self.c.m is not None else count // unit_size
         only = self._broadcast_left(number(0), k, units)
 
         def put(at: Value, mask: Value | None) -> None:
-            values: list[Value] = []
-            for r, row in enumerate(rows):
-                value = self._right_vector(row, at, mask)
-                zero = ir.Constant(value.type, None)
-                values.append(b.select(exists[r], value, zero) if clamped and r else value)
+            values = existing(b, [self._right_vector(x, at, mask) for x in rows], k, end)
             if mask is None and not clamped and self.c.m is not None:
                 self._prefetch(rows, at, (self.c.k, self.c.n))
             if self.c.group is None:
@@ -429,7 +415,7 @@ class Gemv:
         would be concatenated and split again.
         """
         counts = (LOOPS.dot_rows, LOOPS.dot_rows // 2)
-        wide = (self._body(count * self.lanes) for count in counts)
+        wide = (self.body.widened(count * self.lanes) for count in counts)
         return next((x for x in wide if not x.gathers()), self.body)
 
     def _chunk(self, at: Value, size: Value, rows: int, groups: Value) -> None:

@@ -219,7 +219,7 @@ class ImplicitGemmNhwc(Packer):
             self.packed_right_strides[last.position_axis] = number(c.pitch)
             self.packed_right_strides[last.remainder_axis] = number(c.few_channels)
         self.to, self.rows = image_layout(env, c, SUMS_PART if c.transposes_result else 0)
-        self.next_runs = rounded_output(env, c)
+        self.rounded = rounded_output(env, c)
         self._table()
         if contiguous_filters(c) is not None:
             self.filter_packer = TransposedFilterPacker(env, c)
@@ -254,7 +254,7 @@ class ImplicitGemmNhwc(Packer):
         """Return whether taps which reach no row of the image are skipped."""
         c = self.c
         ends_rows = c.tiles_end_with_rows(self.env.s.local[c.columns[-1].axis])
-        return c.image_rows is not None and ends_rows and self.next_runs is None
+        return c.image_rows is not None and ends_rows and self.rounded is None
 
     def _pack_both(self) -> None:
         """Pack the filter and the input of the current block of channels."""
@@ -326,7 +326,7 @@ class ImplicitGemmNhwc(Packer):
         low, high = env.ranges[c.n]
 
         def columns(n: Value) -> None:
-            rows = body.rows(n, count=lanes, last=b.sub(high, number(1)))
+            rows = body.rows(n, count=lanes, end=high)
 
             def put(at: Value, mask: Value | None) -> None:
                 vectors = [body.packed(row, at, mask) for row in rows]
@@ -384,7 +384,7 @@ class ImplicitGemmNhwc(Packer):
                     b.store(value, element_address(b, base, place, i64))
 
     def _weights(self, tap: int, at: tuple[int, ...]) -> Value:
-        """Return elements from the first tap's weights to those of `tap`, at position `target`."""
+        """Return elements from the first tap's weights to those of `tap`, at position `at`."""
         b, c, env = self.b, self.c, self.env
         if not c.prepacked:
             return number(tap * c.block * c.tile.columns)
@@ -413,7 +413,7 @@ class ImplicitGemmNhwc(Packer):
         """Return the address of the weights which are multiplied after those of a column block.
 
         After the task's last columns come those of the next channel block, or those of the next
-        task if this block is the `rounded_output`.
+        task if this block is the last one.
         """
         b, c, env = self.b, self.c, self.env
         (low, high), (start, end) = env.ranges[c.n], env.ranges[c.depth]
@@ -514,7 +514,7 @@ class ImplicitGemmNhwc(Packer):
     def _function(self, rows: int | Value, vectors: int) -> Value:
         """Return the tile function of a height, selected at run time if necessary."""
         b, c, target = self.b, self.c, self.env.frame.target
-        rounded = None if self.next_runs is None else self.next_runs.dtype
+        rounded = None if self.rounded is None else self.rounded.dtype
 
         def of_height(height: int) -> Value:
             tile = replace(c.tile, rows=height, vectors=vectors)
@@ -556,8 +556,8 @@ class ImplicitGemmNhwc(Packer):
         args = [to, self.rows[-1], image, panel, table, depth, first, *taps]
         if c.prefetches_weights:
             args += panel_share(b, c, self._next_panel(column, last), depth, share)
-        if (later := self.next_runs) is not None:
+        if (later := self.rounded) is not None:
             holds, spot = later.target(b, row, column, last)
             args += [spot.address, spot.row_stride, holds]
-        short = None if self.next_runs is None else self.next_runs.dtype
+        short = None if self.rounded is None else self.rounded.dtype
         b.call_at(function, tile_type(c, short), args)

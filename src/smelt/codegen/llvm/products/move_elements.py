@@ -171,9 +171,9 @@ class _Piece:
     def put(self, scope: Scope, k: Value, at: Value, mask: Value | None) -> None:
         """Pack channels from k on of a vector of pixels."""
         env, packer, order, few = self.env, self.packer, self.nest.order, self.c.few_channels
-        end = self.b.sub(env.ranges[self.depth][1], number(1))
+        end = env.ranges[self.depth][1]
         outer = (scope.axis(a) for a in order[:-2])
-        pixel_rows = self.body.rows(*outer, k, count=few or self.lanes, last=end)
+        pixel_rows = self.body.rows(*outer, k, count=few or self.lanes, end=end)
         rows = [self.body.packed(row, at, mask) for row in pixel_rows]
         if few:
             to = self.b.mul(self.b.sub(at, packer.starts[self.last]), number(few))

@@ -9,7 +9,8 @@ may be computed as it is read.  GEMV multiplies such rows in place
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.access.memory import element_address, store_vector
@@ -66,6 +67,29 @@ def panel_units(env: Environment, c: Contraction) -> Value:
     return env.b.udiv(more, number(c.group_size))
 
 
+def factors(
+    env: Environment, c: Contraction, body: NestBody, row: Row, at: Value, mask: Value | None
+) -> Value:
+    """Return a vector of a right operand's row, ready to multiply; 0 outside the mask."""
+    value = body.packed(row, at, mask)
+    if c.group is not None:
+        m = LLVMMachine(env.b, body.lanes, env.frame.target)
+        value = to_packed_bits(m, value, c.right, c.group)
+    return value if mask is None else env.b.select(mask, value, ir.Constant(value.type, None))
+
+
+def existing(b: ir.IRBuilder, vectors: Sequence[Value], k: Value, end: Value | None) -> list[Value]:
+    """Return the vectors of rows from k on; those from `end` on are 0."""
+    if end is None:
+        return [*vectors]
+    exists = [b.icmp_signed("<", b.add(k, number(r)), end) for r in range(len(vectors))]
+    zero = ir.Constant(vectors[0].type, None)
+    return [
+        b.select(x, v, zero) if r else v
+        for r, (x, v) in enumerate(zip(exists, vectors, strict=True))
+    ]
+
+
 class VnniPacker:
     """Packs one block of a right operand into panels of 32-bit units."""
 
@@ -75,6 +99,7 @@ class VnniPacker:
         self.lanes = c.tile.lanes
         self.wide = self.lanes * self.group.count
         self.body = NestBody(env, right, self.wide, scope=scope)
+        self._bits = partial(factors, env, c, self.body)
         self.machine = LLVMMachine(self.b, self.lanes, env.frame.target)
         self.base = env.storage.at[c.item, RIGHT_PART]
         self.k, self.n = env.ranges[c.k], env.ranges[c.n]
@@ -90,12 +115,6 @@ class VnniPacker:
         self.env.loop(low, middle, count, lambda k: self._rows(k, False))
         self.env.loop(middle, high, count, lambda k: self._rows(k, True))
 
-    def _bits(self, row: Row, at: Value, mask: Value | None) -> Value:
-        """Return a vector of packed factors on a row; 0 outside the mask."""
-        m = LLVMMachine(self.b, self.wide, self.env.frame.target)
-        bits = to_packed_bits(m, self.body.packed(row, at, mask), self.c.right, self.group)
-        return bits if mask is None else self.b.select(mask, bits, ir.Constant(bits.type, None))
-
     def _store(self, k: Value, column: Value, value: Value) -> None:
         """Store one vector of units at the absolute position of its first factor and column."""
         b, columns = self.b, self.c.tile.columns
@@ -105,30 +124,21 @@ class VnniPacker:
 
     def _rows(self, k: Value, ends: bool) -> None:
         """Emit a group of rows along n; with `ends` there may be fewer."""
-        b, count = self.b, self.group.count
-        last = b.sub(self.k[1], number(1)) if ends else None
-        right_rows = self.body.rows(k, count=count, last=last)
-        exists = [b.icmp_signed("<", b.add(k, number(r)), self.k[1]) for r in range(count * ends)]
+        b, end = self.b, self.k[1] if ends else None
+        rows = self.body.rows(k, count=self.group.count, end=end)
 
         def put(at: Value, mask: Value | None) -> None:
-            rows: list[Value] = []
-            for r, row in enumerate(right_rows):
-                bits = self._bits(row, at, mask)
-                zero = ir.Constant(bits.type, None)
-                rows.append(b.select(exists[r], bits, zero) if r and ends else bits)
-            for j, units_at in enumerate(interleave_rows(b, rows)):
+            vectors = existing(b, [self._bits(row, at, mask) for row in rows], k, end)
+            for j, units_at in enumerate(interleave_rows(b, vectors)):
                 self._store(k, b.add(at, number(j * self.lanes)), units_at)
 
-        if ends:
-            masked_vector_loop(self.env, self.n, self.wide, put)
-        else:
-            vector_loop(self.env, self.n, self.wide, put)
+        loop = masked_vector_loop if ends else vector_loop
+        loop(self.env, self.n, self.wide, put)
 
     def _columns(self, n: Value) -> None:
         """Emit as many rows along k as a vector has units, transposed."""
         b = self.b
-        last = b.sub(self.n[1], number(1))
-        right_rows = self.body.rows(n, count=self.lanes, last=last)
+        right_rows = self.body.rows(n, count=self.lanes, end=self.n[1])
 
         def put(at: Value, mask: Value | None) -> None:
             rows = [as_units(b, self._bits(row, at, mask)) for row in right_rows]

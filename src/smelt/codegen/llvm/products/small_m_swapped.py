@@ -50,7 +50,6 @@ from smelt.codegen.llvm.products.microkernel import (
     sum_in_runs,
     unrolled_reduction,
 )
-from smelt.codegen.llvm.products.pack_rows import vector_loop
 from smelt.codegen.llvm.products.prefetch import FRACTION
 from smelt.codegen.llvm.schedule.fused_gemm import FusedGemmPlan
 from smelt.machine.blocks import SMALL_M_SWAPPED
@@ -174,17 +173,10 @@ class SmallMSwappedGemm(FusedGemmPacker):
         body = NestBody(env, self.nest, lanes, [product.c.item for product in products])
         first, last = env.ranges[c.n]
 
-        def epilogue_row(position: Value) -> None:
-            row, nth = body.row(position), self.b.sub(position, first)
-
-            def read(at: Value, mask: Value | None) -> None:
-                sums: dict[Item, Value] = {}
-                for product in products:
-                    address, item = product._sum_address(nth, at), product.c.item
-                    sums[item] = load_vector(self.m, address, item.dtype, None)
-                body.put(row, at, mask, sums)
-
-            vector_loop(env, (low, high), lanes, read)
+        def epilogue_row(row: Value) -> None:
+            nth = self.b.sub(row, first)
+            sums: dict[Item, Value] = {x.c.item: x._sum_address(nth, number(0)) for x in products}
+            body.put_all(row, (low, high), sums)
 
         env.loop(first, last, 1, epilogue_row)
 

@@ -50,11 +50,8 @@ from smelt.machine.blocks import (
     UNPACKED,
     ceiling,
     dot_instruction_block,
-    full_width_rows,
-    product_rows,
     thin_columns,
     tile_instruction_block,
-    unreduced_rows,
 )
 from smelt.machine.target import Target
 from smelt.machine.tiling import conflicting_product
@@ -446,17 +443,22 @@ def product_block(
     if c.is_gemv:
         along_rows = c.vector_axis == c.n
         return GEMV.rows, thin_columns(phase.axes[c.n]) if along_rows else GEMV.dot_rows
+    assert c.m is not None
     free = product(phase.axes[a] for a in phase.axes if a in c.item.axes and a in phase.grid)
-    if all(other.n in phase.grid for other in every):
-        if len(every) == 1 and c.group is not None and c.m is not None:
-            if c.group.matrix:
-                return tile_instruction_block(phase.axes[c.m], free)
-            in_place = any(x.value is c.item for x in phase.stores)
-            return dot_instruction_block(
-                phase.axes[c.m], free, target.gemm_tasks, in_place=in_place
-            )
-        return product_rows(free, c.item.dtype.itemsize, len(every)), COLUMNS
+    cuts_columns = all(other.n in phase.grid for other in every)
+    if cuts_columns and len(every) == 1 and c.group is not None:
+        if c.group.matrix:
+            return tile_instruction_block(phase.axes[c.m], free)
+        in_place = any(x.value is c.item for x in phase.stores)
+        return dot_instruction_block(phase.axes[c.m], free, target.gemm_tasks, in_place=in_place)
     reduced = {a for i in phase.items if isinstance(i, ssa.Reduction) for a in i.over}
-    if len(every) > 1 and not any({other.m, other.n} & reduced for other in every):
-        return unreduced_rows(free, c.item.dtype.itemsize), COLUMNS
-    return full_width_rows(free, phase.axes[c.n], c.item.dtype.itemsize, len(every)), COLUMNS
+    rows = target.tiling.product_rows(
+        phase.axes[c.m],
+        phase.axes[c.n],
+        free,
+        c.item.dtype.itemsize,
+        len(every),
+        cuts_columns=cuts_columns,
+        is_reduced=len(every) == 1 or any({other.m, other.n} & reduced for other in every),
+    )
+    return rows, COLUMNS

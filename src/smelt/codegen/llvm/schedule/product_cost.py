@@ -10,6 +10,7 @@ its choice may be a few percent from the best.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from itertools import chain
 
 from smelt.codegen.llvm.instructions.dot_product import choose_dot_instruction
@@ -164,7 +165,6 @@ UNPACKED_PANELS = 4
 
 def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCost:
     """Return what one of the products of a fused GEMM does."""
-    m, n, k = (phase.axes[a] for a in (c.m, c.n, c.k))
     dots = [c.item, *(i for i, _ in c.others)]
     epilogue, sums = 0, SCRATCH if c.keeps_sums else 0
     if not c.keeps_sums:
@@ -178,33 +178,23 @@ def fused_gemm_cost(c: FusedGemmPlan, phase: Phase, target: Target) -> ProductCo
         right, sums = _computed(c.right, phase, target) + PACK_ROWS, SWAPPED_SUMS
         right *= c.leader is None
     tasks, task_rows, task_columns, panel_elements = c.task_limits()
-    return ProductCost(
-        m,
-        n,
-        k,
-        batch=_batch(c.item, (c.m, c.n), phase),
+    return replace(
+        _cost_of_tiles(c, phase, target, left_in_place=c.direct),
         tasks=tasks,
         task_rows=task_rows,
         task_columns=task_columns,
         panel_elements=panel_elements,
         heights=(c.tile.rows,) if c.form in ("k_blocked", "small_m_swapped") else c.heights,
-        lanes=c.tile.lanes,
-        vectors=c.tile.vectors,
         has_narrow_tiles=c.form != "k_blocked",
-        itemsize=c.item.dtype.itemsize,
         packed_right=0 if c.prepacked else right,
         packed_left=_computed(c.left, phase, target) + PACK_ROWS if packs_left else 0,
         sums=sums,
         depth=c.depth if c.blocks_k else 0,
         epilogue=epilogue,
         start=START["small_m" if c.small_m else c.form],
-        left_pitch=_pitch(c.left, c.m, c.k, phase) if c.direct else 0,
-        left_step=_pitch(c.left, c.k, c.m, phase) if c.direct else 0,
         far_left=FAR_LEFT_BLOCKS if c.form == "k_blocked" else FAR_LEFT,
         far_runs=FAR_RUN if right >= PACK else 0,
         far_right=0 if c.small_m else FAR_RIGHT,
-        l1_bytes=target.l1_bytes,
-        l2_bytes=int(CACHE_SHARE * target.l2_bytes),
     )
 
 
@@ -212,25 +202,18 @@ def contraction_cost(
     c: Contraction, phase: Phase, every: list[Contraction], epilogue: float, target: Target
 ) -> ProductCost:
     """Return what a blocked contraction does, whose epilogue is a loop of its own."""
-    assert c.m is not None
     in_place, dots = c.reads_right_in_place(), [x.item for x in every]
     pitch = _pitch(c.right, c.k, c.n, phase) if in_place or c.is_right_in_rows() else 0
     is_last, left_in_place = c.item is dots[-1], c.reads_left_in_place()
     stored = all(s.value in dots for s in phase.stores)
     most_rows = ROW_BYTES // (c.item.dtype.itemsize * len(every)) // HEIGHT * HEIGHT
-    return ProductCost(
-        phase.axes[c.m],
-        phase.axes[c.n],
-        phase.axes[c.k],
-        batch=_batch(c.item, (c.m, c.n), phase),
+    return replace(
+        _cost_of_tiles(c, phase, target, left_in_place=left_in_place),
         tasks=TASKS,
         task_rows=(ROWS, max(most_rows, ROWS)),
         task_columns=(COLUMNS, COLUMNS),
         heights=tile_heights(c.tile.rows),
-        lanes=c.tile.lanes,
-        vectors=c.tile.vectors,
         has_narrow_tiles=False,
-        itemsize=c.item.dtype.itemsize,
         packed_right=0 if in_place else _packing(c.right, (c.n, c.k), phase, target),
         packed_left=0 if left_in_place else _computed(c.left, phase, target) + PACK_ROWS,
         sums=0 if stored else SCRATCH,
@@ -238,19 +221,31 @@ def contraction_cost(
         epilogue=int(UNITS * epilogue) if is_last else 0,
         right_pitch=pitch,
         short_pitch=UNPACKED_PANELS * c.tile.columns,
-        left_pitch=_pitch(c.left, c.m, c.k, phase) if left_in_place else 0,
-        left_step=_pitch(c.left, c.k, c.m, phase) if left_in_place else 0,
         far_left=FAR_LEFT,
         far_right=0 if in_place else FAR_RIGHT_BLOCKS,
         far_results=FAR_RESULTS if stored else 0,
-        l1_bytes=target.l1_bytes,
-        l2_bytes=int(CACHE_SHARE * target.l2_bytes),
     )
 
 
-def _batch(item: Item, matrix_axes: Collection[str], phase: Phase) -> Index:
-    """Return how many products of the same sizes there are."""
-    return product(phase.axes[a] for a in phase.axes if a in item.axes and a not in matrix_axes)
+def _cost_of_tiles(
+    c: FusedGemmPlan | Contraction, phase: Phase, target: Target, *, left_in_place: bool
+) -> ProductCost:
+    """Return what all products do: multiply tiles, perhaps of a left operand in place."""
+    assert c.m is not None
+    batch = (phase.axes[a] for a in phase.axes if a in c.item.axes and a not in (c.m, c.n))
+    return ProductCost(
+        phase.axes[c.m],
+        phase.axes[c.n],
+        phase.axes[c.k],
+        batch=product(batch),
+        lanes=c.tile.lanes,
+        vectors=c.tile.vectors,
+        itemsize=c.item.dtype.itemsize,
+        left_pitch=_pitch(c.left, c.m, c.k, phase) if left_in_place else 0,
+        left_step=_pitch(c.left, c.k, c.m, phase) if left_in_place else 0,
+        l1_bytes=target.l1_bytes,
+        l2_bytes=int(CACHE_SHARE * target.l2_bytes),
+    )
 
 
 def _packing(right: Item, axes: tuple[str, str], phase: Phase, target: Target) -> int:
