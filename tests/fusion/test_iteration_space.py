@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -12,7 +13,7 @@ from tests.fusion.formulas import MACHINE
 
 import smelt as sm
 from smelt import fusion, lower
-from smelt.fusion.iteration_space import IterationSpace, ReductionAxes
+from smelt.fusion.iteration_space import IterationSpace, Step
 from smelt.fusion.predict import costs
 from smelt.kernel.ir import Split
 
@@ -27,8 +28,8 @@ def reduced_rows(rows: int, columns: int, over: int = COLUMN) -> IterationSpace:
         lambda axes: prod(n for a, n in enumerate(sizes) if axes >> a & 1),
         [1 - over],
         [[1 << ROW, 1 << COLUMN]],
-        [0b11],
-        [ReductionAxes(1 << over, compensated=False)],
+        [Step("sum", ["x"], 0b11, 1 << over, 1 << over)],
+        sizes,
         1 << over,
     )
 
@@ -40,17 +41,19 @@ def test_each_lane_takes_a_short_row() -> None:
 
 
 def test_an_axis_is_split_where_tasks_are_few() -> None:
-    assert reduced_rows(2, 1 << 20).split([COLUMN]) == COLUMN
-    assert reduced_rows(4096, 1 << 20).split([COLUMN]) == -1
-    assert reduced_rows(2, 1 << 10).split([COLUMN]) == -1
-    assert reduced_rows(2, 1 << 20).split([]) == -1
+    assert reduced_rows(2, 1 << 20).split() == COLUMN
+    assert reduced_rows(4096, 1 << 20).split() == -1
+    assert reduced_rows(2, 1 << 10).split() == -1
+    space = reduced_rows(2, 1 << 20)
+    waiting = Step("centred", ["x", "sum"], 0b11)
+    assert replace(space, steps=[*space.steps, waiting]).split() == -1
 
 
 def test_parts_of_columns_have_enough_rows() -> None:
     tiling, columns = MACHINE.tiling, reduced_rows(1 << 14, 3, over=ROW)
     assert columns.rows_per_step(ROW) == tiling.short_rows
-    assert columns.parts(ROW, 1 << 14, 1, tiling.short_rows) == (1 << 14) // tiling.short_rows
-    assert reduced_rows(1, 1 << 20).parts(COLUMN, 1 << 20, 1, None) == tiling.max_parts
+    assert columns.parts(ROW, tiling.short_rows) == (1 << 14) // tiling.short_rows
+    assert reduced_rows(1, 1 << 20).parts(COLUMN, None) == tiling.max_parts
 
 
 @pytest.mark.parametrize("shape", [(3, 100_000), (100_000, 3), (64, 4096), (7, 50, 4000)], ids=str)

@@ -7,21 +7,29 @@ cluster (`smelt.lower.assign_axes`).  Sets of axes are bit masks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property, reduce
 from operator import or_
 from typing import NamedTuple
 
 from smelt.machine.tiling import ReducedAxis, Tiling, split_axis
 from smelt.python.dataclass import dataclass
-from smelt.types.expr import Index
+from smelt.types.expr import Index, product
 
 
-class ReductionAxes(NamedTuple):
-    """The axes that a reduction ends, and whether it carries its rounding errors."""
+class Step(NamedTuple):
+    """A value or a store: what it reads, and the axes over which it is computed."""
 
-    over: int
-    compensated: bool
+    value: Hashable
+    """Its name, None of a store."""
+    operands: Sequence[Hashable]
+    axes: int
+    over: int = 0
+    """Those that it reduces."""
+    merged: int = 0
+    """Those of `over` of whose parts the results can be merged."""
+    compensated: bool = False
+    """Whether it carries its rounding errors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +43,30 @@ class IterationSpace:
     """The independent axes, outer to inner."""
     reads: Sequence[Sequence[int | None]]
     """For each read, the axes along which each dimension varies; None at a constant position."""
-    visited: Sequence[int]
-    """The axes over which each value is computed, with those that it reduces."""
-    reductions: Sequence[ReductionAxes]
+    steps: Sequence[Step]
+    """What is computed, operands before their readers."""
+    extents: Sequence[Index]
     reduced: int
     """The axes that reductions end, and those of scans."""
+
+    @cached_property
+    def reductions(self) -> list[Step]:
+        """The reductions; one whose result is read at several positions counts once."""
+        return list({step.value: step for step in self.steps if step.over}.values())
+
+    def one_pass(self) -> int:
+        """Return the axes along which nothing waits for a reduction over them.
+
+        The reductions can also be merged, so that one pass over parts of such an axis suffices.
+        """
+        excluded = reduced = 0
+        waits: dict[Hashable, int] = {}
+        for step in self.steps:
+            late = reduce(or_, [waits.get(v, 0) for v in step.operands], 0)
+            excluded |= late & step.axes | step.over & ~step.merged
+            reduced |= step.over
+            waits[step.value] = late | step.over
+        return reduced & ~excluded
 
     @cached_property
     def fastest(self) -> int:
@@ -111,18 +138,17 @@ class IterationSpace:
         applies = self._has_short_rows(axis) if rows else self._has_few_columns(axis)
         return self.tiling.short_rows if applies else None
 
-    def split(self, one_pass: Iterable[int]) -> int:
+    def split(self) -> int:
         """Return the axis to split into parts; -1 for none.
 
-        `one_pass` are the axes that reductions end in one pass. One of them is split where the grid
-        is too small and the work is worth it.
+        It is reduced in one pass, where the grid is too small and the work is worth it.
         """
         positions, tiling = self.volume(self.independent), self.tiling
         columns = [self.volume(1 << a) for a in self.grid if self.fastest >> a & 1]
         # Vectors run along one of these columns, and a task processes a block of it.
         width = tiling.reduction_columns(len(self.reductions))
         tasks = [positions // max(n, 1) * -(-n // width) for n in columns] or [positions]
-        if max(tasks) >= tiling.min_tasks or not (candidates := [*one_pass]):
+        if max(tasks) >= tiling.min_tasks or not (candidates := _members(self.one_pass())):
             return -1
         axes = [
             ReducedAxis(self.volume(1 << a), self._depth(a), bool(self.fastest >> a & 1))
@@ -153,18 +179,22 @@ class IterationSpace:
 
         Axes of other values do not count: the sums of several arrays have nothing in common.
         """
-        together = reduce(or_, [axes for axes in self.visited if axes >> axis & 1], 0)
+        together = reduce(
+            or_, [s.axes for s in self.steps if s.axes >> axis & 1 and s.value is not None], 0
+        )
         return together & ~self.independent & ~(1 << axis)
 
-    def parts(self, axis: int, extent: Index, elements: Index, rows: int | None) -> Index:
-        """Return the number of parts of a split axis, with `elements` at each position.
+    def parts(self, axis: int, rows: int | None) -> Index:
+        """Return the number of parts of a split axis.
 
         Parts get enough rows (`rows_per_step`) where they have results for many columns, else
         enough elements.
         """
+        extent, tiling = self.extents[axis], self.tiling
         if self.fastest & self.independent or self._is_column_by_column(axis):
-            return self.tiling.split_parts(extent, max(rows or 1, self.tiling.min_part_rows))
-        return self.tiling.reduction_parts(extent, elements)
+            return tiling.split_parts(extent, max(rows or 1, tiling.min_part_rows))
+        elements = product(self.extents[a] for a in _members(self.visited_with(axis)))
+        return tiling.reduction_parts(extent, elements)
 
 
 def _members(axes: int) -> list[int]:

@@ -24,7 +24,7 @@ from smelt.fusion.contraction_cost import (
     term_at,
     unblocked_units,
 )
-from smelt.fusion.iteration_space import IterationSpace, ReductionAxes
+from smelt.fusion.iteration_space import IterationSpace, Step
 from smelt.fusion.region import Position, Region, axes_mask
 from smelt.fusion.trace import STEP_COST, Term, is_window_term
 from smelt.fusion.units import AT_ZERO, Units
@@ -413,24 +413,29 @@ class ScheduleModel:
             self.volume,
             [a for a in order if region.grid >> a & 1],
             [[_axes_at(t) for t in p] for positions in region.loads.values() for p in positions],
-            [m | region.reduced_axes.get(u, 0) for u, masks in region.masks.items() for m in masks],
-            [
-                ReductionAxes(over, self.units.values[u].type.dtype == f64)
-                for u, over in region.reduced_axes.items()
-            ],
+            [*self._steps()],
+            self.sizes,
             region.all_reduced,
         )
 
+    def _steps(self) -> Iterator[Step]:
+        """Yield the members, one for each position at which it is read."""
+        region, units = self.region, self.units
+        for u, masks in reversed(region.masks.items()):
+            over = merged = region.reduced_axes.get(u, 0)
+            if over and units.unit(u).trace.positional:
+                merged = 1 << region.reduced_axis_order[u][0]
+            operands, compensated = [*bits(units.operands[u])], units.values[u].type.dtype == f64
+            for mask in masks:
+                yield Step(u, operands, mask | over, over, merged, compensated)
+
     def part_count(self, axis: int) -> int:
         """Return into how many parts an axis would be split."""
-        space, size = self.space, self.sizes[axis]
-        elements = self.volume(space.visited_with(axis))
-        return int(evaluate(space.parts(axis, size, elements, space.rows_per_step(axis)), {}))
+        return int(evaluate(self.space.parts(axis, self.space.rows_per_step(axis)), {}))
 
     def _choose_split(self) -> int:
         """Return the reduced axis that is split over the grid, as a mask, or 0."""
-        axes = (a for a in splittable_axes(self.units, self.region) if self.is_one_pass(a))
-        best = self.space.split(axes)
+        best = self.space.split()
         return 1 << best if best >= 0 and self.part_count(best) > 1 else 0
 
     def _is_rowwise(self) -> bool:
@@ -446,19 +451,6 @@ class ScheduleModel:
         ):
             return False
         return max((region.levels[u] for u in region.reduced_axes if u not in split), default=0) > 1
-
-    def is_one_pass(self, a: int) -> bool:
-        """Return whether nothing along axis `a` waits for a reduction over `a`."""
-        waiting = 0
-        region = self.region
-        for u in reversed(region.masks):  # operands before readers
-            waits = self.units.operands[u] & waiting
-            over = region.reduced_axes.get(u, 0) >> a & 1
-            if waits and (over or any(mask >> a & 1 for mask in region.masks[u])):
-                return False
-            if over or waits:
-                waiting |= 1 << u
-        return True
 
     # ---- nests ---------------------------------------------------------------------------------
 
@@ -629,21 +621,6 @@ class ScheduleModel:
 def _axes_at(t: Term) -> int | None:
     """Return the axes along which a dimension is read; None at position 0."""
     return None if t == AT_ZERO else axes_mask(t)
-
-
-def splittable_axes(units: Units, region: Region) -> Iterator[int]:
-    """Iterate over reduced axes that may be split into parts.
-
-    Arg-reductions are merged along their first axis only.
-    """
-    positional = [u for u in region.reduced_axes if units.unit(u).trace.positional]
-    for a in bits(region.all_reduced):
-        if all(
-            region.reduced_axis_order[u][0] == a
-            for u in positional
-            if region.reduced_axes[u] >> a & 1
-        ):
-            yield a
 
 
 def members_before(units: Units, region: Region, split: int) -> int:

@@ -7,9 +7,9 @@ partial results are merged in fixed order, so the result does not depend on the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from smelt.fusion.iteration_space import IterationSpace, ReductionAxes
+from smelt.fusion.iteration_space import IterationSpace, Step
 from smelt.kernel import ir
 from smelt.kernel.block_reduction import accumulated, row_of
 from smelt.kernel.walk import (
@@ -51,21 +51,22 @@ def assign(name: str, d: Definition, hints: Mapping[str, int], tiling: Tiling) -
     d.body = live(d.body)
     facts = analyse(d.body)
     grid = independent_axes(d, facts)
-    space, numbers = space_of(d, facts, grid, hints, tiling), [*d.axes]
-    split = _split_axis(d, facts, grid, space, hints)
-    if split is not None:
+    space = space_of(d, facts, grid, hints, tiling)
+    axes, split = [*d.axes.values()], _split_axis(d, facts, space)
+    if split >= 0:
         rows = rows_per_step(d, space, split)
-        parts = _split_k_parts(d, facts, grid, split, hints, tiling)
-        parts = part_count(d, space, split, rows) if parts is None else parts
-        return _split_kernel(name, d, facts, grid, split, rows, parts)
-    column_axis = _column_reduction_axis(d, facts, grid)
-    if column_axis is not None and rows_per_step(d, space, column_axis):
-        return _split_kernel(name, d, facts, grid, column_axis, tiling.short_rows, 1)
+        if dots := d.bound(ir.Dot):
+            tasks = _product_tasks(dots[0], d, facts, space)
+            parts = tiling.split_k_parts(axes[split].extent, tasks)
+        else:
+            parts = space.parts(split, rows)
+        return _split_kernel(name, d, facts, grid, axes[split], rows, parts)
+    column_axis = _column_reduction_axis(d, space)
+    if column_axis >= 0 and rows_per_step(d, space, column_axis):
+        return _split_kernel(name, d, facts, grid, axes[column_axis], tiling.short_rows, 1)
     lanes = -1 if d.bound(ir.Dot) else space.lane_axis()
-    blocks = tuple(_blocks(grid, d, facts, None if lanes < 0 else d.axes[numbers[lanes]], space))
-    return ir.Kernel(
-        name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, tuple(d.body)
-    )
+    blocks = tuple(_blocks(grid, d, facts, None if lanes < 0 else axes[lanes], space))
+    return ir.Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(axes), blocks, tuple(d.body))
 
 
 def independent_axes(d: Definition, facts: AxisFacts) -> list[ir.Axis]:
@@ -91,17 +92,11 @@ def space_of(
     tiling: Tiling,
 ) -> IterationSpace:
     """Return the iteration space of a definition, whose axes are numbered in order."""
-    bits = {name: 1 << k for k, name in enumerate(d.axes)}
-    extents = [a.extent for a in d.axes.values()]
-
-    def mask(axes: Iterable[str]) -> int:
-        return sum(bits[a] for a in {*axes} if a in bits)
+    mask, extents = _mask_of(d), [a.extent for a in d.axes.values()]
 
     def volume(axes: int) -> int:
         return estimate_size(product(n for k, n in enumerate(extents) if axes >> k & 1), hints)
 
-    bound = [s for s in d.body if isinstance(s, (ir.Let, ir.Position))]
-    reductions = [v for s in bound if isinstance(v := s.value, (ir.Reduce, ir.Dot))]
     return IterationSpace(
         tiling,
         volume,
@@ -110,27 +105,24 @@ def space_of(
             [None if isinstance(e, int) else mask(axes_of(e)) for e in load.index]
             for load in d.bound(ir.Load)
         ],
-        [mask(facts.axes[s.name].union(joined_axes(s.value))) for s in bound],
-        [
-            ReductionAxes(mask(f.over), isinstance(f, ir.Reduce) and f.dtype == f64)
-            for f in reductions
-        ],
+        [*_steps(d, facts)],
+        extents,
         mask(facts.reduced),
     )
 
 
-def rows_per_step(d: Definition, space: IterationSpace, split: ir.Axis) -> int | None:
+def rows_per_step(d: Definition, space: IterationSpace, split: int) -> int | None:
     """Return how many positions of a split axis a step takes; None for all."""
-    return None if d.bound(ir.Dot, ir.Scan) else space.rows_per_step([*d.axes].index(split.name))
+    return None if d.bound(ir.Dot, ir.Scan) else space.rows_per_step(split)
 
 
-def _column_reduction_axis(d: Definition, facts: AxisFacts, grid: list[ir.Axis]) -> ir.Axis | None:
-    """Return the single axis that all reductions end in one pass, or None."""
+def _column_reduction_axis(d: Definition, space: IterationSpace) -> int:
+    """Return the single axis that all reductions end in one pass; -1 for none."""
+    inside = [(k, name) for k, name in enumerate(d.axes) if k not in space.grid]
     over = {f.over for f in d.bound(ir.Reduce)}
-    inside = [a for a in d.axes.values() if a not in grid]
-    if over != {tuple(a.name for a in inside)} or len(inside) != 1:
-        return None
-    return inside[0] if _single_pass(d, facts, inside[0].name) else None
+    if len(inside) != 1 or over != {(inside[0][1],)}:
+        return -1
+    return inside[0][0] if space.one_pass() >> inside[0][0] & 1 else -1
 
 
 def _blocks(
@@ -177,107 +169,58 @@ def estimate_size(e: Index, hints: Mapping[str, int]) -> int:
         return 1 << 10
 
 
-def _split_axis(
-    d: Definition,
-    facts: AxisFacts,
-    grid: list[ir.Axis],
-    space: IterationSpace,
-    hints: Mapping[str, int],
-) -> ir.Axis | None:
-    """Return the axis to split if the grid is too small and one pass suffices."""
+def _split_axis(d: Definition, facts: AxisFacts, space: IterationSpace) -> int:
+    """Return the axis to split, or -1: the grid is too small, and one pass suffices."""
     reductions = d.bound(ir.Reduce, ir.Dot)
     if not reductions or d.bound(ir.Scan):
-        return None
+        return -1
     if any(isinstance(f, ir.Dot) for f in reductions):
-        return _split_product(d, facts, grid, hints, space.tiling) if len(reductions) == 1 else None
-    axes = [*d.axes.values()]
-    passes = (
-        k for k, a in enumerate(axes) if space.reduced >> k & 1 and _single_pass(d, facts, a.name)
-    )
-    split = space.split(passes)
-    return axes[split] if split >= 0 else None
+        return _split_product(d, facts, space) if len(reductions) == 1 else -1
+    return space.split()
 
 
-def _split_product(
-    d: Definition,
-    facts: AxisFacts,
-    grid: list[ir.Axis],
-    hints: Mapping[str, int],
-    tiling: Tiling,
-) -> ir.Axis | None:
+def _split_product(d: Definition, facts: AxisFacts, space: IterationSpace) -> int:
     """Return the contraction's longest reduction axis if it is long and output tiles are few."""
-    dot = d.bound(ir.Dot)[0]
-    summed = [a for a in d.axes.values() if a.name in dot.over]
-    longest = max(summed, key=lambda a: estimate_size(a.extent, hints))
-    tasks = _product_tasks(dot, facts, grid, hints, tiling)
-    long = estimate_size(longest.extent, hints) >= tiling.min_split_k
-    few = tasks < tiling.min_product_tasks
-    return longest if long and few and _single_pass(d, facts, longest.name) else None
+    dot, tiling = d.bound(ir.Dot)[0], space.tiling
+    summed = [k for k, name in enumerate(d.axes) if name in dot.over]
+    longest = max(summed, key=lambda k: space.volume(1 << k))
+    long = space.volume(1 << longest) >= tiling.min_split_k
+    few = _product_tasks(dot, d, facts, space) < tiling.min_product_tasks
+    return longest if long and few and space.one_pass() >> longest & 1 else -1
 
 
-def _product_tasks(
-    dot: ir.Dot, facts: AxisFacts, grid: Sequence[ir.Axis], hints: Mapping[str, int], tiling: Tiling
-) -> int:
+def _product_tasks(dot: ir.Dot, d: Definition, facts: AxisFacts, space: IterationSpace) -> int:
     """Return the tiles of a contraction's results."""
     left, right = (axes_of_value(v, facts.axes) for v in (dot.left, dot.right))
-    tasks = 1
-    for a in grid:
-        n = estimate_size(a.extent, hints)
-        tasks *= n if a.name in left & right else -(-n // tiling.product_columns)
+    tasks, names = 1, [*d.axes]
+    for k in space.grid:
+        n = space.volume(1 << k)
+        tasks *= n if names[k] in left & right else -(-n // space.tiling.product_columns)
     return tasks
 
 
-def _split_k_parts(
-    d: Definition,
-    facts: AxisFacts,
-    grid: Sequence[ir.Axis],
-    axis: ir.Axis,
-    hints: Mapping[str, int],
-    tiling: Tiling,
-) -> Index | None:
-    """Return the parts of a contraction's split axis; None for other reductions."""
-    dots = d.bound(ir.Dot)
-    if not dots:
-        return None
-    tasks = _product_tasks(dots[0], facts, grid, hints, tiling)
-    return tiling.split_k_parts(axis.extent, tasks)
+def _steps(d: Definition, facts: AxisFacts) -> Iterator[Step]:
+    """Yield the values and stores of a definition.
 
-
-def _single_pass(d: Definition, facts: AxisFacts, axis: str) -> bool:
-    """Return whether nothing along `axis` waits for a reduction over it.
-
-    The reductions must also be mergeable, so that one pass over parts of the axis suffices.
+    Parts of a positional reduction can be merged if their axis is counted first.
     """
-    late: set[str] = set()
+    mask = _mask_of(d)
     for s in d.body:
-        if isinstance(s, (ir.Let, ir.Position)):
-            names = refs(s)
-            waits = any(n in late for n in names)
-            if (
-                isinstance(s, ir.Let)
-                and isinstance(s.value, (ir.Reduce, ir.Dot))
-                and axis in s.value.over
-            ):
-                if waits or not _parts_merge(s.value, axis):
-                    return False
-                late.add(s.name)
-            elif waits:
-                if axis in facts.axes[s.name] or _reduces(s.value, axis):
-                    return False
-                late.add(s.name)
-        elif isinstance(s, ir.Store):
-            waits = any(n in late for n in refs(s))
-            if waits and axis in axes_of_index(s.index, facts.axes):
-                return False
-    return True
+        if isinstance(s, ir.Store):
+            yield Step(None, refs(s), mask(axes_of_index(s.index, facts.axes)))
+        elif isinstance(s, (ir.Let, ir.Position)):
+            axes, over, merged = mask(facts.axes[s.name].union(joined_axes(s.value))), (), ()
+            compensated = False
+            if isinstance(f := s.value, (ir.Reduce, ir.Dot)):
+                over, merged = f.over, f.over[:1] if _is_positional(f) else f.over
+                compensated = isinstance(f, ir.Reduce) and f.dtype == f64
+            yield Step(s.name, refs(s), axes, mask(over), mask(merged), compensated)
 
 
-def _parts_merge(reduction: ir.Reduce | ir.Dot, axis: str) -> bool:
-    """Return whether results of parts of an axis can be merged.
-
-    Positional reductions can if the axis is counted first.
-    """
-    return not _is_positional(reduction) or reduction.over[0] == axis
+def _mask_of(d: Definition) -> Callable[[Iterable[str]], int]:
+    """Return a function for sets of axes as bit masks, numbered in order."""
+    bits = {name: 1 << k for k, name in enumerate(d.axes)}
+    return lambda axes: sum(bits[a] for a in {*axes} if a in bits)
 
 
 def _is_positional(reduction: ir.Reduce | ir.Dot) -> bool:
@@ -337,12 +280,3 @@ def _split_kernel(
     body = (stream, ir.Merge(part, tuple(s.name for s in states)), *after)
     blocks = (*(ir.Block(a.name, 1) for a in grid), ir.Split(part, axis.name, parts))
     return ir.Kernel(name, tuple(d.inputs), tuple(d.outputs), tuple(d.axes.values()), blocks, body)
-
-
-def part_count(d: Definition, space: IterationSpace, axis: ir.Axis, rows: int | None) -> Index:
-    """Return the number of parts of a split axis, as an expression of sizes."""
-    axes = [*d.axes.values()]
-    number = axes.index(axis)
-    others = space.visited_with(number)
-    elements = product(a.extent for k, a in enumerate(axes) if others >> k & 1)
-    return space.parts(number, axis.extent, elements, rows)

@@ -139,9 +139,10 @@ class _Streamed:
         if self._is_split(cut, hints):
             part = self._fresh_name("part")
             space = assign_axes.space_of(d, self.read.facts, grid, hints, self.tiling)
-            rows = assign_axes.rows_per_step(d, space, d.axes[self.axis])
+            number = [*d.axes].index(self.axis)
+            rows = assign_axes.rows_per_step(d, space, number)
             self.part_block = ir.Block(self.axis, rows, None, part)
-            parts = assign_axes.part_count(d, space, d.axes[self.axis], rows)
+            parts = space.parts(number, rows)
             blocks = [*(ir.Block(a.name, 1) for a in grid), ir.Split(part, self.axis, parts)]
         self.shared = self.tiling.splits_stream(
             (self._block_count(b) for b in cut), self._block_count(ir.Block(self.axis, size))
