@@ -159,7 +159,9 @@ def _api() -> str:
     """Every public name, by the chapter that it is defined in."""
     chapters: dict[str, list[tuple[str, str]]] = {}
     spaces = [("sm", sm, sm.__all__)]
-    spaces += [(f"sm.{m}", vars(sm)[m], vars(sm)[m].__all__) for m in ("nn", "random", "linalg")]
+    spaces += [
+        (f"sm.{m}", getattr(sm, m), getattr(sm, m).__all__) for m in ("nn", "random", "linalg")
+    ]
     for prefix, module, names in spaces:
         for name in names:
             thing = getattr(module, name)

@@ -117,4 +117,4 @@ def test_import_takes_little_beyond_numpy():
     pairs = [map(float, run(command, env=settings).stdout.split()) for _ in range(5)]
     numpys, ours = map(min, zip(*pairs, strict=True))
     # Modules are read and loaded at another pace than the interpreter's, which NumPy's import has.
-    assert ours < max(0.060 * pace(), 1.8 * numpys), f"{ours * 1e3:.0f} ms"
+    assert ours < max(0.045 * pace(), 1.25 * numpys), f"{ours * 1e3:.0f} ms"

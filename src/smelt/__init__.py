@@ -17,17 +17,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from smelt import errors
-from smelt.frontends.array import (
-    fft,
-    linalg,
-    methods,
-    nn,
-    optim,
-    random,
-)
+from smelt.frontends.array import linalg, methods
 from smelt.frontends.array.ahead_of_time import spec
 from smelt.frontends.array.array import Array
-from smelt.frontends.array.control import cond, fori_loop, scan, while_loop
 from smelt.frontends.array.creation import (
     arange,
     asarray,
@@ -61,8 +53,6 @@ from smelt.frontends.array.dtypes import (
     pi,
     result_type,
 )
-from smelt.frontends.array.einops_backend import register as _register_in_einops
-from smelt.frontends.array.einsum import einsum
 from smelt.frontends.array.elementwise import (
     abs,
     acos,
@@ -138,7 +128,6 @@ from smelt.frontends.array.elementwise import (
     trunc,
     where,
 )
-from smelt.frontends.array.explain import explain
 from smelt.frontends.array.jit import jit
 from smelt.frontends.array.linalg import (
     matmul,
@@ -162,42 +151,7 @@ from smelt.frontends.array.manipulation import (
     tile,
     unstack,
 )
-from smelt.frontends.array.numerical import (
-    allclose,
-    average,
-    convolve,
-    corrcoef,
-    cov,
-    gradient,
-    histogram,
-    interp,
-    isclose,
-    isin,
-    nan_to_num,
-    pad,
-    trapezoid,
-)
 from smelt.frontends.array.numpy_hints import raise_missing
-from smelt.frontends.array.numpy_statistics import (
-    median,
-    nanargmax,
-    nanargmin,
-    nancumprod,
-    nancumsum,
-    nanmax,
-    nanmean,
-    nanmedian,
-    nanmin,
-    nanpercentile,
-    nanprod,
-    nanquantile,
-    nanstd,
-    nansum,
-    nanvar,
-    percentile,
-    quantile,
-)
-from smelt.frontends.array.program_files import load, save
 from smelt.frontends.array.searching import (
     argmax,
     argmin,
@@ -205,14 +159,6 @@ from smelt.frontends.array.searching import (
     searchsorted,
     take,
     take_along_axis,
-)
-from smelt.frontends.array.segments import (
-    bincount,
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_prod,
-    segment_sum,
 )
 from smelt.frontends.array.sorting import (
     argsort,
@@ -238,12 +184,11 @@ from smelt.frontends.array.statistical import (
     sum,
     var,
 )
-from smelt.frontends.array.transformations import grad, stop_gradient, value_and_grad, vjp, vmap
 from smelt.journal.tracebacks import install_hooks
 from smelt.knobs import config
 from smelt.knobs.steer import fuse
 from smelt.packages.version import DISTRIBUTION, __version__
-from smelt.python.imports import fork_safe_import
+from smelt.python.imports import fork_safe_import, when_imported
 from smelt.types.dtype import bf16 as bfloat16
 from smelt.types.dtype import bool_ as bool
 from smelt.types.dtype import c64 as complex64
@@ -261,6 +206,54 @@ from smelt.types.dtype import u32 as uint32
 from smelt.types.dtype import u64 as uint64
 
 if TYPE_CHECKING:
+    from smelt.frontends.array import fft, nn, optim, random
+    from smelt.frontends.array.control import cond, fori_loop, scan, while_loop
+    from smelt.frontends.array.einsum import einsum
+    from smelt.frontends.array.explain import explain
+    from smelt.frontends.array.numerical import (
+        allclose,
+        average,
+        convolve,
+        corrcoef,
+        cov,
+        gradient,
+        histogram,
+        interp,
+        isclose,
+        isin,
+        nan_to_num,
+        pad,
+        trapezoid,
+    )
+    from smelt.frontends.array.numpy_statistics import (
+        median,
+        nanargmax,
+        nanargmin,
+        nancumprod,
+        nancumsum,
+        nanmax,
+        nanmean,
+        nanmedian,
+        nanmin,
+        nanpercentile,
+        nanprod,
+        nanquantile,
+        nanstd,
+        nansum,
+        nanvar,
+        percentile,
+        quantile,
+    )
+    from smelt.frontends.array.program_files import load, save
+    from smelt.frontends.array.segments import (
+        bincount,
+        segment_max,
+        segment_mean,
+        segment_min,
+        segment_prod,
+        segment_sum,
+    )
+    from smelt.frontends.array.transformations import grad, stop_gradient, value_and_grad, vjp, vmap
     from smelt.saved.library import save_library
 
 __all__ = [
@@ -296,11 +289,32 @@ __all__ = [
 ]  # fmt: skip
 
 
-_register_in_einops()
+_LATE = {
+    "": "fft nn optim random",
+    "control": "cond fori_loop scan while_loop",
+    "einsum": "einsum",
+    "numerical": """
+        allclose average convolve corrcoef cov gradient histogram interp isclose isin nan_to_num
+        pad trapezoid
+    """,
+    "numpy_statistics": """
+        median nanargmax nanargmin nancumprod nancumsum nanmax nanmean nanmedian nanmin
+        nanpercentile nanprod nanquantile nanstd nansum nanvar percentile quantile
+    """,
+    "program_files": "load save",
+    "segments": "bincount segment_max segment_mean segment_min segment_prod segment_sum",
+    "transformations": "grad stop_gradient value_and_grad vjp vmap",
+}
+"""Modules of array code that few programs need -> their public names, imported on first use."""
+_MODULES = {name: module for module, names in _LATE.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use what few programs need, and `torch`, which needs PyTorch."""
+    if name in _MODULES:
+        module = fork_safe_import(f"smelt.frontends.array.{_MODULES[name] or name}")
+        value = globals()[name] = getattr(module, name) if _MODULES[name] else module
+        return value
     if name == "onnx":
         return fork_safe_import("smelt.onnx")
     if name == "save_library":
@@ -331,7 +345,7 @@ class _Package(ModuleType):
     @property
     def explain(self) -> Any:
         """See `smelt.frontends.array.explain.explain`."""
-        return explain
+        return fork_safe_import("smelt.frontends.array.explain").explain
 
     @explain.setter
     def explain(self, value: Any) -> None:
@@ -341,3 +355,7 @@ class _Package(ModuleType):
 sys.modules[__name__].__class__ = _Package
 methods.attach()
 install_hooks()
+when_imported(
+    "einops._backends",
+    lambda module: fork_safe_import("smelt.frontends.array.einops_backend").define(module),
+)

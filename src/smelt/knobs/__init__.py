@@ -19,13 +19,15 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import wraps
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast
 
 from smelt.errors import KnobError, KnobWarning, nearest
 from smelt.knobs import values
 from smelt.python.origin import UNKNOWN, Origin, here
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -13,8 +13,12 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+from smelt.python.imports import fork_safe_import
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Pairs = tuple[tuple[str, str], ...]
 EVERYTHING: Pairs = (("*", "*"),)
@@ -96,7 +100,7 @@ def directory(value: object) -> Path | None:
     if not isinstance(value, (str, os.PathLike)):
         raise ValueError("a path")
     try:
-        return Path(cast("str", value)).expanduser()
+        return cast("Path", fork_safe_import("pathlib").Path(value).expanduser())
     except RuntimeError:  # ~nobody
         raise ValueError("a directory of a known user") from None
 

@@ -25,11 +25,12 @@ from smelt.frontends.array.methods import NUMPYS
 from smelt.frontends.array.promote import forget_rules
 from smelt.frontends.array.tiers import tier_rows
 from smelt.frontends.array.value import set_default_tier
-from smelt.numpy import fft, lib, linalg, random
+from smelt.numpy import fft, lib, linalg
 from smelt.numpy.direct import of_methods, ufunc
 from smelt.numpy.library import LibraryCall, call_at_once, library_calls
 from smelt.numpy.small import ndarray
-from smelt.numpy.table import CLASSES, ROWS
+from smelt.numpy.table import CLASSES, MODULES, ROWS
+from smelt.python.imports import fork_safe_import
 
 _FUNCTIONS = {name: row.function for name, row in ROWS.items()}
 _METHODS = """
@@ -49,7 +50,6 @@ _OWN: dict[str, Any] = {
     "library_calls": library_calls,
     "linalg": linalg,
     "ndarray": ndarray,
-    "random": random,
     "tiers": tier_rows,
     "ufunc": ufunc,
 }
@@ -66,19 +66,24 @@ WHOLE.update(
 forget_rules()
 set_default_tier("auto")
 
-__all__ = sorted(_NAMES)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted([*_NAMES, *MODULES.split(), "random"])  # pyright: ignore[reportUnsupportedDunderAll]
 __version__ = _np.__version__
 
 
 def __getattr__(name: str) -> Any:
-    """Raise AttributeError with the nearest name, or where NumPy has it."""
+    """Import a module on first use; raise AttributeError with the nearest name."""
+    if name == "random":
+        return fork_safe_import("smelt.numpy.random")
+    if name in MODULES.split():
+        module = globals()[name] = getattr(_np, name)
+        return module
     raise MissingAttribute("module 'smelt.numpy'", _hint, name=name)
 
 
 def _hint(name: str) -> str:
     if not name.startswith("_") and hasattr(_np, name):
         return f"; numpy.{name} takes np.asarray(x) of NumPy"
-    return nearest_hint(name, _NAMES)
+    return nearest_hint(name, __all__)
 
 
 def __dir__() -> list[str]:

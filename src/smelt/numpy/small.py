@@ -21,6 +21,7 @@ Recordings (`sm.jit`, `sm.grad`) are left alone: within them every array is reco
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -82,7 +83,10 @@ def _fits(x: Any) -> bool:
     if kind is list or kind is tuple:
         kinds = set(map(type, x))
         return kinds <= _PLAIN or all(map(_fits, x))
-    return isinstance(x, (np.ndarray, np.void, np.random.Generator))  # NumPy's subclasses
+    if isinstance(x, (np.ndarray, np.void)):  # NumPy's subclasses
+        return True
+    random = sys.modules.get("numpy.random")  # which NumPy imports on first use
+    return random is not None and isinstance(x, random.Generator)
 
 
 _OUR_CHARACTERS: Final = "?bBhHiIlLqQefdFD"

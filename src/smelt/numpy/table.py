@@ -87,11 +87,13 @@ _SAME: Final = """
     euler_gamma exceptions flexible float16 float32 float64 floating generic half index_exp
     inexact inf int16 int32 int64 int8 int_ intc integer intp little_endian long longdouble
     longlong nan ndindex newaxis number object_ pi poly1d s_ short signedinteger single str_
-    testing timedelta64 typecodes typing ubyte uint uint16 uint32 uint64 uint8 uintc uintp ulong
-    ulonglong unsignedinteger ushort void polynomial complex256 float128
-    char ctypeslib emath flatiter ma matrix memmap rec recarray record strings
+    timedelta64 typecodes ubyte uint uint16 uint32 uint64 uint8 uintc uintp ulong
+    ulonglong unsignedinteger ushort void complex256 float128 flatiter matrix memmap recarray record
 """
-"""Types, constants, objects and modules that are NumPy's own."""
+"""Types, constants and objects that are NumPy's own."""
+
+MODULES: Final = "char ctypeslib emath ma polynomial rec strings testing typing"
+"""Modules that are NumPy's own. NumPy imports most of them on first use, and so do we."""
 
 REFUSED: Final = {
     "core": "a private module of NumPy",

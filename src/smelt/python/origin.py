@@ -14,7 +14,6 @@ from __future__ import annotations
 import linecache
 import sys
 from itertools import islice
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_PACKAGE = str(Path(__file__).parents[1]) + "/"
+_PACKAGE = __file__.removesuffix("python/origin.py")
 # Workloads that ship inside the package count as user code: their lines are shown.
 _GUESTS = (_PACKAGE + "bench/", _PACKAGE + "demo/")
 # File name -> whether it is Smelt's.  Strings cache their hash, so the lookup is cheap.
@@ -261,7 +260,7 @@ def _is_ours(file: str) -> bool:
     if file.startswith((_PACKAGE, "<smelt ")):
         return is_package_file(file)
     paths = (getattr(sys.modules.get(name), "__file__", None) for name in ("numpy", "torch"))
-    return any(path and file.startswith(str(Path(path).parent) + "/") for path in paths)
+    return any(path and file.startswith(path.removesuffix("__init__.py")) for path in paths)
 
 
 def _resolve(code: CodeType, lasti: int) -> Place:

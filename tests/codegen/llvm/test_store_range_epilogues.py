@@ -141,6 +141,19 @@ def test_epilogues_of_ranges_are_stored_in_place_of_them(name: str, isa: str) ->
         check(kernel, SOURCES[name], inputs(kernel, m, k, n))
 
 
+@pytest.mark.parametrize("name", ["c", "target0"])
+def test_arrays_may_be_called_as_targets_are(name: str) -> None:
+    source = """graph f(x: f32[m,k], w: f32[k,4*n], c: f32[m,1]) {
+  h = contract(x, w) {spec="m,k; k,n -> m,n"}
+  g = add(h, c)
+  p = slice(g) {starts=(0, 0), sizes=(m, n), steps=(1, 1)}
+  q = slice(g) {starts=(0, n), sizes=(m, 3*n), steps=(1, 1)}
+  return p, q
+}""".replace("c:", f"{name}:").replace("h, c", f"h, {name}")
+    kernel = fuse_graph(parse(source), RUNNABLE[0], hint=256)
+    check(kernel, source, inputs(kernel, 40, 7, 16))
+
+
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_interpreter_sees_each_element_stored_once(name: str) -> None:
     kernel = fused_kernel(SOURCES[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,9 @@ from demo import minilm
 
 
 def test_importing_loads_no_compiler() -> None:
-    program = "import sys, smelt; print(*sys.modules)"
+    program = (
+        "import sys, numpy; before = {*sys.modules}; import smelt; print(*{*sys.modules} - before)"
+    )
     out = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
@@ -26,9 +29,23 @@ def test_importing_loads_no_compiler() -> None:
         "torch",
         "jax",
         "llvmlite",
-        "smelt.compiler.driver",
         "scipy",
+        # Loaded by the first compiled call, or by what few programs do.
+        *("hashlib", "importlib.metadata", "json", "logging", "pathlib", "socket"),
+        *("smelt.compiler", "smelt.kernel", "smelt.machine", "smelt.runtime.memory", "smelt.saved"),
+        *(f"smelt.frontends.array.{name}" for name in ("complex_functions", "fft", "nn")),
     }
+
+
+def test_names_that_are_imported_on_first_use() -> None:
+    program = "import smelt as sm\nfor n in sm.__all__: getattr(sm, n)\nprint(sm.nn, sm.fft.fft)"
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    public = {name for names in sm._LATE.values() for name in names.split()}
+    assert public <= {*sm.__all__}
+    for module, names in sm._LATE.items():
+        home = import_module(f"smelt.frontends.array.{module}".removesuffix("."))
+        for name in names.split():
+            assert getattr(sm, name) is getattr(home, name)
 
 
 def test_explain_stays_a_function() -> None:

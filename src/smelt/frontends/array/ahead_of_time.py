@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import operator
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from smelt.errors import ArgumentError, GuardError, StructureError
 from smelt.frontends.array.bind_args import BoundCall, as_arguments
@@ -17,12 +16,14 @@ from smelt.frontends.array.dtypes import DTypeLike, as_dtype
 from smelt.frontends.array.engine import explain_package
 from smelt.frontends.array.results import match_parameters, run_call
 from smelt.frontends.array.trace import Argument, Spec, Trace
-from smelt.graph.text import text
 from smelt.knobs import config
 from smelt.python.imports import fork_safe_import
 from smelt.types.dtype import from_numpy, refuse_ambiguous
 from smelt.types.expr import Expr, Index, sizes_of
 from smelt.types.text import parse_dimension, parse_type
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def spec(shape: Any, dtype: DTypeLike = "float64") -> Spec:
@@ -86,7 +87,7 @@ class Lowered:
         """
         if form != "graph":
             raise ArgumentError.of("as_text", "form", form, "'graph'; compile() has the others")
-        return text(self.trace.graph)
+        return str(fork_safe_import("smelt.graph.text").text(self.trace.graph))
 
     def compile(self) -> Executable:
         """Generate code and return an `Executable`.

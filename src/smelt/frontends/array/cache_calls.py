@@ -45,7 +45,7 @@ def cache_call(function: Callable[P, R]) -> Callable[P, R]:
 
     It may not look at elements, nor at which operators an array is computed by.  Operators are
     stored when a key occurs for the second time, so that numbers that change cost little.  Complex
-    operands go to the function's entry in `COMPLEX`.
+    operands go to the function's entry in `complex_functions`.
     """
     function = takes_complex(function)
     recipes: dict[Hashable, Recipe | str] = {}

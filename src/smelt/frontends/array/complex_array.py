@@ -22,7 +22,7 @@ from smelt.errors import ArgumentError, DTypeError, ShapeError, TracerError, Uns
 from smelt.frontends.array.aliasing import hold, own, own_part
 from smelt.frontends.array.array import Array, number_or_value
 from smelt.frontends.array.at_once import view_of
-from smelt.frontends.array.complex_calls import COMPLEX, ComplexOperand
+from smelt.frontends.array.complex_calls import ComplexOperand, complex_functions
 from smelt.frontends.array.convert import as_buffer, export_array, from_host, is_foreign_array
 from smelt.frontends.array.evaluate_pending import evaluate, flush, flush_readers
 from smelt.frontends.array.number import Number
@@ -262,7 +262,7 @@ class ComplexArray(Array):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         mine = _UFUNCS.get(ufunc)
         if mine and method == "__call__" and not options and not isinstance(inputs[0], Array):
-            return COMPLEX[mine](*inputs)
+            return complex_functions()[mine](*inputs)
         return self._by_numpy(ufunc, method, inputs, options, sys._getframe(1))  # pyright: ignore[reportPrivateUsage]
 
     def __dlpack__(self, *, stream: Any = None, copy: bool | None = None, **options: Any) -> Any:
@@ -548,7 +548,7 @@ def _own_part(node: Value, dtype: DType) -> Array:
 
 
 def _broadcast(x: Value, y: Value) -> tuple[Value, Value]:
-    a, b = COMPLEX["broadcast_real"](Array.of(x), Array.of(y))
+    a, b = complex_functions()["broadcast_real"](Array.of(x), Array.of(y))
     return a.node, b.node
 
 
@@ -578,7 +578,7 @@ def complex_array(x: Any) -> ComplexArray:
         return pair(Array.of(number(x.real, f64, "complex")), x.imag)
     if isinstance(x, (list, tuple)):
         if any(isinstance(item, (Array, list, tuple)) for item in x):
-            return COMPLEX["stack"]([complex_array(item) for item in x])
+            return complex_functions()["stack"]([complex_array(item) for item in x])
         x = np.asarray(x)
     if not isinstance(x, Operators) and is_foreign_array(x) and is_complex_like(x):
         z = from_memory(as_buffer(x), isinstance(x, np.generic))

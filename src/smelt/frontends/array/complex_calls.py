@@ -10,16 +10,14 @@ raises `ComplexOperand`; `takes_complex` catches it.  Calls with real operands s
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from functools import cache, wraps
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from smelt.errors import DTypeError, UnsupportedError
+from smelt.python.imports import fork_safe_import
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-COMPLEX: Final[dict[str, Callable[..., Any]]] = {}
-"""Function -> the one for complex operands, with the same parameters."""
 
 WHOLE: Final[dict[str, Callable[..., Any]]] = {}
 """Function -> NumPy's for whole arrays, which may return NotImplemented; `smelt.numpy` sets it."""
@@ -35,6 +33,16 @@ _REAL: Final = """
     logical_xor logical_not
 """
 """Functions that the standard defines for other dtypes only."""
+
+
+@cache
+def complex_functions() -> dict[str, Callable[..., Any]]:
+    """Return function -> the one for complex operands, with the same parameters.
+
+    Most programs have no complex arrays: their functions are imported on first use.
+    """
+    module = fork_safe_import("smelt.frontends.array.complex_functions")
+    return cast("dict[str, Callable[..., Any]]", module.COMPLEX)
 
 
 class ComplexOperand(UnsupportedError):
@@ -54,7 +62,7 @@ def call_complex(name: str, *args: Any, **kwargs: Any) -> Any:
     Raises DTypeError where complex numbers have no such function, UnsupportedError where it is
     missing.
     """
-    function = COMPLEX.get(name)
+    function = complex_functions().get(name)
     if function is not None:
         return function(*args, **kwargs)
     reason = refusal(name)
@@ -71,7 +79,7 @@ def call_whole(name: str, *args: Any) -> Any:
 
 
 def takes_complex(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function to pass complex operands to the entry of its name in `COMPLEX`."""
+    """Wrap a function to pass complex operands to the entry of its name in `complex_functions`."""
     name = function.__name__
 
     @wraps(function)

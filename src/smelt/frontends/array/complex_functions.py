@@ -37,7 +37,6 @@ from smelt.frontends.array.complex_array import (
     is_complex_like,
     pair,
 )
-from smelt.frontends.array.complex_calls import COMPLEX
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
 from smelt.frontends.array.dtypes import DTypeLike, lookup_dtype
 from smelt.frontends.array.einsum import einsum as real_einsum
@@ -497,29 +496,28 @@ _OWN: Final = (
     divide, positive, equal, not_equal, where, astype, as_real, asarray, from_dlpack, full,
     full_like, eye, arange, linspace, prod, var, std, cumulative_prod, vecdot, einsum,
 )  # fmt: skip
-COMPLEX.update(
-    {
-        **{name: _rule(name) for name in complex_pairs.FUNCTIONS},
-        **{function.__name__: function for function in _OWN},
-        **{name: _library(name) for name in _LIBRARY},
-        "add": add,
-        "subtract": _linear_rule(complex_pairs.subtract),
-        "multiply": multiply,
-        "real": _part(0),
-        "imag": _part(1),
-        "round": round_,
-        "pow": power,
-        "broadcast_real": shapes.broadcast_arrays,
-        "broadcast_arrays": _each(shapes.broadcast_arrays),
-        "meshgrid": _each(make.meshgrid),
-        "sum": _sum(stat.sum),
-        "cumulative_sum": _sum(stat.cumulative_sum),
-        "unique_all": _unique(sorting.UniqueAll, "index", "inverse", "counts"),
-        "unique_counts": _unique(sorting.UniqueCounts, "counts"),
-        "unique_inverse": _unique(sorting.UniqueInverse, "inverse"),
-        "unique_values": _unique(tuple),
-        **{n: _linear(getattr(m, n)) for m, names in _LINEAR.items() for n in names.split()},
-        **{function.__name__: _of_truth(function) for function in _TRUTH},
-        **{function.__name__: _bilinear(function) for function in _BILINEAR},
-    }
-)
+COMPLEX: Final[dict[str, Callable[..., Any]]] = {
+    **{name: _rule(name) for name in complex_pairs.FUNCTIONS},
+    **{function.__name__: function for function in _OWN},
+    **{name: _library(name) for name in _LIBRARY},
+    "add": add,
+    "subtract": _linear_rule(complex_pairs.subtract),
+    "multiply": multiply,
+    "real": _part(0),
+    "imag": _part(1),
+    "round": round_,
+    "pow": power,
+    "broadcast_real": shapes.broadcast_arrays,
+    "broadcast_arrays": _each(shapes.broadcast_arrays),
+    "meshgrid": _each(make.meshgrid),
+    "sum": _sum(stat.sum),
+    "cumulative_sum": _sum(stat.cumulative_sum),
+    "unique_all": _unique(sorting.UniqueAll, "index", "inverse", "counts"),
+    "unique_counts": _unique(sorting.UniqueCounts, "counts"),
+    "unique_inverse": _unique(sorting.UniqueInverse, "inverse"),
+    "unique_values": _unique(tuple),
+    **{n: _linear(getattr(m, n)) for m, names in _LINEAR.items() for n in names.split()},
+    **{function.__name__: _of_truth(function) for function in _TRUTH},
+    **{function.__name__: _bilinear(function) for function in _BILINEAR},
+}
+"""Function -> the one for complex operands, with the same parameters."""

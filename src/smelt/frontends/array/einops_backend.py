@@ -12,15 +12,9 @@ from typing import Any
 
 from smelt.frontends.array import creation, einsum, manipulation
 from smelt.frontends.array.array import Array
-from smelt.python.imports import when_imported
 
 
-def register() -> None:
-    """Make einops know our arrays, now if it is imported and otherwise when it is."""
-    when_imported("einops._backends", _define)
-
-
-def _define(module: ModuleType) -> None:
+def define(module: ModuleType) -> None:
     """Define the back end as a subclass of einops' own class, where einops finds it."""
 
     class SmeltBackend(module.AbstractBackend):

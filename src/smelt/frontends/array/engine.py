@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled
     from smelt.compiler.warm import CachedProgram
     from smelt.fusion.plan import Donate
+    from smelt.runtime.memory import Spans
 
 Buffer = np.ndarray[Any, Any]
 RUN_ERRORS = ExternError, OutOfMemory
@@ -51,6 +52,16 @@ def _compiler() -> Any:
 
 def _reference_runner() -> Any:
     return fork_safe_import("smelt.runtime.reference")
+
+
+@cache
+def _memory() -> Any:
+    return fork_safe_import("smelt.runtime.memory")
+
+
+def spans_of(arrays: Sequence[Buffer | None]) -> Spans:
+    """Return the memory of arrays, to ask which of them share it."""
+    return cast("Spans", _memory().Spans(arrays))
 
 
 def raise_out_of_bounds(

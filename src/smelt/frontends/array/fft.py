@@ -13,108 +13,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import numpy as np
-
 from smelt.errors import ArgumentError, DTypeError
 from smelt.frontends.array import complex_functions, manipulation
 from smelt.frontends.array.array import Array, check_device, value
 from smelt.frontends.array.complex_array import complex_array, is_complex_like, pair
 from smelt.frontends.array.creation import arange, zeros
 from smelt.frontends.array.dtypes import DTypeLike, astype, lookup_dtype
-from smelt.frontends.array.library import call, call_stacked, joined, stacked, with_extern_errors
+from smelt.frontends.array.library import (
+    HALF_SPECTRA,
+    NORMS,
+    REAL_RESULTS,
+    Norm,
+    call,
+    call_stacked,
+)
 from smelt.frontends.array.promote import cast
 from smelt.frontends.array.scope import shape_of
-from smelt.frontends.array.value import STATE, Buffer
+from smelt.frontends.array.value import STATE
 from smelt.frontends.array.views import as_integer, axes_of, axis_list, axis_of
-from smelt.ops.extern import Extern, ExternRow, register
-from smelt.ops.spec import Adjoint, Cotangents, V
-from smelt.ops.view import Slice
 from smelt.types.dtype import f32, f64
-from smelt.types.expr import Index, floordiv, mul, sub
-from smelt.types.tensor import TensorType
-
-Norm = str
-"""Which direction is divided: "backward" (the inverse), "forward", or "ortho" (both by a root)."""
-_NORMS: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
-"""Norm -> that of the adjoint transform in the other direction."""
-_HALF: Final = frozenset({"rfft", "rfftn", "ihfft"})
-"""Transforms of real numbers, whose spectrum is half stored."""
-_REAL: Final = frozenset({"irfft", "irfftn", "hfft"})
-"""Transforms whose result is real."""
-
-
-def _transformed(
-    x: TensorType, *_: TensorType, function: str, sizes: Any, axes: tuple[int, ...], norm: Norm
-) -> TensorType:
-    shape: list[Index] = list(x.shape)
-    for axis, size in zip(axes, sizes, strict=True):
-        if size is not None:
-            shape[axis] = size
-    last = axes[-1]
-    if function in _HALF:
-        shape[last] = floordiv(shape[last], 2) + 1
-    elif function in _REAL and sizes[-1] is None:
-        shape[last] = mul(sub(shape[last], 1), 2)
-    return TensorType(x.dtype, tuple(shape) if function in _REAL else (2, *shape))
-
-
-def _transform(
-    *parts: Buffer, function: str, sizes: Any, axes: tuple[int, ...], norm: Norm
-) -> Buffer:
-    x = parts[0] if len(parts) == 1 else joined(*parts)
-    run: Any = getattr(np.fft, function)
-    if function.endswith("n"):
-        lengths = [x.shape[a] if n is None else n for a, n in zip(axes, sizes, strict=True)]
-        if function == "irfftn" and sizes[-1] is None:
-            lengths[-1] = 2 * (x.shape[axes[-1]] - 1)
-        result = run(x, s=lengths, axes=axes, norm=norm)
-    else:
-        result = run(x, n=sizes[0], axis=axes[0], norm=norm)
-    if function in _REAL:
-        return result.astype(parts[0].dtype, copy=False)
-    return stacked(result, parts[0])
-
-
-def _sides(a: Adjoint[V], both: V) -> tuple[V, ...]:
-    """Return both parts of a complex value, which are stacked."""
-    shape = a.type(both).shape
-    starts = [(k, *(0 for _ in shape[1:])) for k in (0, 1)]
-    slices = [Slice(start, (1, *shape[1:]), (1,) * len(shape)) for start in starts]
-    return tuple(a.reshape(a.apply(part, both), shape[1:]) for part in slices)
-
-
-def _pullback(a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], **options: Any) -> Cotangents[V]:
-    """Return the cotangents of both parts: the unscaled transform in the other direction."""
-    function = options["function"]
-    other = function[1:] if function.startswith("i") else f"i{function}"
-    options |= {"function": other, "norm": _NORMS[options["norm"]]}
-    return _sides(a, a.apply(Extern("fft", tuple(options.items())), *_sides(a, g)))
-
-
-register(
-    ExternRow(
-        "fft",
-        "a Fourier transform of complex numbers",
-        _transformed,
-        with_extern_errors("fft", _transform),
-        _pullback,
-    )
-)
-register(
-    ExternRow(
-        "fft_real",
-        "a Fourier transform with real operand or result",
-        _transformed,
-        with_extern_errors("fft_real", _transform),
-    )
-)
 
 
 def _check_norm(what: str, norm: Any) -> Norm:
     if norm is None:
         return "backward"
-    if norm not in _NORMS:
-        raise ArgumentError.of(what, "norm", norm, f"one of {', '.join(_NORMS)}")
+    if norm not in NORMS:
+        raise ArgumentError.of(what, "norm", norm, f"one of {', '.join(NORMS)}")
     return norm
 
 
@@ -125,14 +49,14 @@ def _parts(what: str, x: Any) -> tuple[Array, ...]:
     """
     if is_complex_like(x):
         z = complex_array(x)
-        if what in _HALF:
+        if what in HALF_SPECTRA:
             raise DTypeError(
                 f"{what}({z.type_text}): it takes real numbers", hint="Use sm.fft.fft."
             )
         return z.parts
     node = value(x, what)
     real = Array.of(cast(node, node.type.dtype if node.type.dtype in (f32, f64) else f64))
-    if what in _HALF:
+    if what in HALF_SPECTRA:
         return (real,)
     return pair(real, 0.0).parts
 
@@ -148,14 +72,14 @@ def _run(what: str, x: Any, sizes: Sequence[int | None], axes: Any, norm: Any) -
         if n is not None and n < 1:
             raise ArgumentError(op=what, argument="n", value=n, expected="1 or more")
         extent = shape_of(parts[0].node)[axis]
-        whole = what in _REAL and k == len(places) - 1
+        whole = what in REAL_RESULTS and k == len(places) - 1
         if n is None and extent == (1 if whole else 0):
             raise ArgumentError(f"{what}: axis {axis} has too few elements for a transform")
     if STATE.tapes:
         return _differentiable(what, parts, sizes, places, norm)
     options = {"function": what, "sizes": sizes, "axes": places, "norm": norm}
-    name = "fft_real" if what in _HALF | _REAL else "fft"
-    if what in _REAL:
+    name = "fft_real" if what in HALF_SPECTRA | REAL_RESULTS else "fft"
+    if what in REAL_RESULTS:
         return Array.of(call(name, *(p.node for p in parts), **options))
     return call_stacked(name, *parts, **options)
 
@@ -234,7 +158,7 @@ def _differentiable(
     """
     x: Any = pair(parts[0], parts[1] if len(parts) == 2 else 0.0)
     last = axes[-1]
-    if what in _REAL:
+    if what in REAL_RESULTS:
         if len(axes) > 1:
             x = _differentiable("ifftn", x.parts, sizes[:-1], axes[:-1], norm)
         extent = x.shape[last]
@@ -251,9 +175,9 @@ def _differentiable(
     function = ("ifft" if what.startswith("i") else "fft") + ("n" if what.endswith("n") else "")
     options = {"function": function, "sizes": (None,) * len(axes), "axes": axes, "norm": norm}
     result: Any = call_stacked("fft", *x.parts, **options)
-    if what in _REAL:
+    if what in REAL_RESULTS:
         return result.parts[0]
-    if what in _HALF:
+    if what in HALF_SPECTRA:
         return _along(result, last, slice(0, x.shape[last] // 2 + 1))
     return result
 

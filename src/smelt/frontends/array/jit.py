@@ -23,8 +23,9 @@ from smelt.frontends.array.ahead_of_time import Lowered
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall, Options, as_arguments
 from smelt.frontends.array.convert import from_host, is_on_gpu
-from smelt.frontends.array.engine import reporting
+from smelt.frontends.array.engine import reporting, spans_of
 from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
+from smelt.frontends.array.function_objects import FunctionObject, function_text
 from smelt.frontends.array.memory import Buffer, memory_order
 from smelt.frontends.array.number import Number
 from smelt.frontends.array.numpy_hints import missing_attribute
@@ -38,13 +39,11 @@ from smelt.frontends.array.results import (
 )
 from smelt.frontends.array.shortcut import MAX_RECORDS, NUMBER_TYPES, ExactCall, Outputs, count_call
 from smelt.frontends.array.trace import Argument, Trace, record_call
-from smelt.frontends.array.transformations import FunctionObject, function_text
 from smelt.frontends.array.tree import LEAF, flatten, leaves_like
 from smelt.frontends.array.value import STATE, leaf
 from smelt.knobs import fingerprint
 from smelt.knobs.steer import Names, fuse
 from smelt.python.imports import fork_safe_import
-from smelt.runtime.memory import Spans
 from smelt.types.dtype import DTYPES
 
 if TYPE_CHECKING:
@@ -345,7 +344,7 @@ def _is_symbolic(x: Any) -> bool:
 def _overwritable(bound: BoundCall, arguments: Sequence[Argument]) -> tuple[int, ...]:
     """Return the donated leaves whose memory may be overwritten: nothing else refers to it."""
     positions: list[int] = []
-    spans = Spans([a.data for a in arguments] if bound.donated else [])
+    spans = spans_of([a.data for a in arguments] if bound.donated else [])
     for k in bound.donated:
         data, leaf = arguments[k].data, bound.leaves[k]
         if data is None or not (data.flags.c_contiguous and data.flags.writeable):
@@ -414,7 +413,7 @@ def _replaced(targets: Sequence[Any], buffers: Sequence[Buffer]) -> tuple[int, .
     """
     if any(x.__class__ is not np.ndarray for x in targets):
         return None
-    written, read = Spans(targets), Spans(buffers)
+    written, read = spans_of(targets), spans_of(buffers)
     replaced: list[int] = []
     for target in targets:
         overlapping = read.overlapping(target)
@@ -439,7 +438,7 @@ def _run_known_into(known_call: ExactCall, buffers: list[Buffer], outputs: Outpu
         buffers = [buffers[k] for k in trace.arguments]
     if trace.captured:
         captured = [evaluate(x) for x in trace.captured]
-        read = Spans(captured)
+        read = spans_of(captured)
         if any(read.overlapping(x) for x in targets):
             return False
         buffers += captured

@@ -1,4 +1,4 @@
-"""Functions that NumPy computes: sorting, searching sorted arrays, dense linear algebra.
+"""Functions that NumPy computes: sorting, searching, dense linear algebra, Fourier transforms.
 
 Each is a row of the extern table.  In a plan it is one call, a barrier that nothing fuses across.
 A call has one result, so both parts of a complex result are stacked in a leading dimension.
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,9 +29,20 @@ from smelt.frontends.array.value import Buffer, Value, record
 from smelt.knobs import STRICT
 from smelt.ops import extern as derive
 from smelt.ops.extern import EXTERNS, Extern, ExternRow, register
+from smelt.ops.spec import Adjoint, Cotangents, V
+from smelt.ops.view import Slice
 from smelt.types.dtype import c64, c128, i64
-from smelt.types.expr import Index, add, product
+from smelt.types.expr import Index, add, floordiv, mul, product, sub
 from smelt.types.tensor import TensorType
+
+Norm = str
+"""Which direction is divided: "backward" (the inverse), "forward", or "ortho" (both by a root)."""
+NORMS: Final = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+"""Norm -> that of the adjoint transform in the other direction."""
+HALF_SPECTRA: Final = frozenset({"rfft", "rfftn", "ihfft"})
+"""Transforms of real numbers, whose spectrum is half stored."""
+REAL_RESULTS: Final = frozenset({"irfft", "irfftn", "hfft"})
+"""Transforms whose result is real."""
 
 
 def call(name: str, *values: Value, **options: Any) -> Value:
@@ -206,6 +217,54 @@ def _determinants(x: TensorType) -> TensorType:
     return TensorType(x.dtype, x.shape[:-2])
 
 
+def _transformed(
+    x: TensorType, *_: TensorType, function: str, sizes: Any, axes: tuple[int, ...], norm: Norm
+) -> TensorType:
+    shape: list[Index] = list(x.shape)
+    for axis, size in zip(axes, sizes, strict=True):
+        if size is not None:
+            shape[axis] = size
+    last = axes[-1]
+    if function in HALF_SPECTRA:
+        shape[last] = floordiv(shape[last], 2) + 1
+    elif function in REAL_RESULTS and sizes[-1] is None:
+        shape[last] = mul(sub(shape[last], 1), 2)
+    return TensorType(x.dtype, tuple(shape) if function in REAL_RESULTS else (2, *shape))
+
+
+def _transform(
+    *parts: Buffer, function: str, sizes: Any, axes: tuple[int, ...], norm: Norm
+) -> Buffer:
+    x = parts[0] if len(parts) == 1 else joined(*parts)
+    run: Any = getattr(np.fft, function)
+    if function.endswith("n"):
+        lengths = [x.shape[a] if n is None else n for a, n in zip(axes, sizes, strict=True)]
+        if function == "irfftn" and sizes[-1] is None:
+            lengths[-1] = 2 * (x.shape[axes[-1]] - 1)
+        result = run(x, s=lengths, axes=axes, norm=norm)
+    else:
+        result = run(x, n=sizes[0], axis=axes[0], norm=norm)
+    if function in REAL_RESULTS:
+        return result.astype(parts[0].dtype, copy=False)
+    return stacked(result, parts[0])
+
+
+def _sides(a: Adjoint[V], both: V) -> tuple[V, ...]:
+    """Return both parts of a complex value, which are stacked."""
+    shape = a.type(both).shape
+    starts = [(k, *(0 for _ in shape[1:])) for k in (0, 1)]
+    slices = [Slice(start, (1, *shape[1:]), (1,) * len(shape)) for start in starts]
+    return tuple(a.reshape(a.apply(part, both), shape[1:]) for part in slices)
+
+
+def _pullback(a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], **options: Any) -> Cotangents[V]:
+    """Return the cotangents of both parts: the unscaled transform in the other direction."""
+    function = options["function"]
+    other = function[1:] if function.startswith("i") else f"i{function}"
+    options |= {"function": other, "norm": NORMS[options["norm"]]}
+    return _sides(a, a.apply(Extern("fft", tuple(options.items())), *_sides(a, g)))
+
+
 def _linear(name: str, *facts: Any) -> ExternRow:
     return ExternRow(f"linalg_{name}", *facts)
 
@@ -257,6 +316,19 @@ _ROWS = (
         partial(_svd, full=True),
     ),
     _linear("svdvals", "singular values", _factors("k"), _svdvals, derive.of_singular_values),
+    ExternRow(
+        "fft",
+        "a Fourier transform of complex numbers",
+        _transformed,
+        _transform,
+        _pullback,
+    ),
+    ExternRow(
+        "fft_real",
+        "a Fourier transform with real operand or result",
+        _transformed,
+        _transform,
+    ),
 )
 for _row in _ROWS:
     _into = _row.into and with_extern_errors(_row.name, _row.into)

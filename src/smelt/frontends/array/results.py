@@ -11,6 +11,7 @@ from smelt.errors import AliasError, DTypeError, OutArgumentError, StructureErro
 from smelt.frontends.array.array import Array
 from smelt.frontends.array.bind_args import BoundCall
 from smelt.frontends.array.convert import as_buffer, is_foreign_array
+from smelt.frontends.array.engine import spans_of
 from smelt.frontends.array.evaluate_pending import evaluate, flush_readers
 from smelt.frontends.array.promote import cast, number
 from smelt.frontends.array.trace import Argument, Result, Trace
@@ -19,7 +20,6 @@ from smelt.frontends.array.value import Buffer, foreign, leaf
 from smelt.graph.walk import input_size_names
 from smelt.ops.spec import dims_at
 from smelt.python.origin import here
-from smelt.runtime.memory import Spans
 from smelt.types.dtype import from_numpy
 
 _WORK: Any = 10_000
@@ -89,7 +89,7 @@ def _run(
     out_buffers: list[Buffer | None] = [None] * len(trace.graph.outputs)
     replacing = {d[1] for d in trace.donate if isinstance(d, tuple)}
     has_flag = trace.bounds.flag is not None  # the run may fail after it has written results
-    inputs = Spans(buffers if has_flag else [])
+    inputs = spans_of(buffers if has_flag else [])
     for result, target in zip(trace.results, targets, strict=True):
         if result.kind != "graph" or result.position in replacing:
             continue
@@ -103,7 +103,7 @@ def _copy_overwritten(
 ) -> list[Array | None]:
     """Copy results that are the caller's arrays where another result's memory overlaps them."""
     saved: list[Array | None] = []
-    written = Spans(targets)
+    written = spans_of(targets)
     for k, r in enumerate(trace.results):
         data = None
         if r.kind in ("argument", "captured"):
@@ -130,7 +130,7 @@ def overwriting_trace(
         return trace
     returned = {r.position for r in trace.results if r.kind == "argument"}  # must keep their values
     pairs: list[tuple[int, int]] = []
-    inputs = Spans(buffers)
+    inputs = spans_of(buffers)
     for r, target in zip(trace.results, targets, strict=True):
         if r.kind != "graph" or not target.flags.c_contiguous or not target.size:
             continue
@@ -272,7 +272,7 @@ def _check_overlaps(targets: Sequence[Buffer], buffers: Sequence[Buffer]) -> Non
 
     The run time handles that case, by a copy if necessary.
     """
-    written, read = Spans(targets), Spans(buffers)
+    written, read = spans_of(targets), spans_of(buffers)
     for k, target in enumerate(targets):
         for j in written.overlapping(target):
             other = targets[j]
@@ -312,7 +312,7 @@ def _finish_out(
 ) -> None:
     """Write results that the graph did not write, and update the arrays passed as `out`."""
     values: list[Buffer] = []
-    written = Spans(targets)
+    written = spans_of(targets)
     for target_array, target, r, value in zip(
         out_leaves, targets, trace.results, results, strict=True
     ):

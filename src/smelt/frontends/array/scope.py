@@ -10,7 +10,6 @@ TensorType(dtype=f32, shape=(n0, 4))
 from __future__ import annotations
 
 import gc
-import hashlib
 import weakref
 from itertools import count
 from math import prod
@@ -28,6 +27,7 @@ from smelt.ops.create import Constant, Input, SizeOf
 from smelt.ops.elementwise import Cast, Map
 from smelt.ops.index import Gather
 from smelt.ops.spec import TensorOp
+from smelt.python.imports import fork_safe_import
 from smelt.python.origin import Origin, here
 from smelt.types.dtype import f64, i64, number_text
 from smelt.types.expr import Expr, Index, mul, size
@@ -414,4 +414,6 @@ def _digest(data: Buffer) -> bytes:
     """Return a digest of the elements that detects writes."""
     if data.nbytes <= SNAPSHOT_BYTES:
         return data.tobytes()
-    return hashlib.sha256(np.ascontiguousarray(data).view(np.uint8).data).digest()
+    sha256 = fork_safe_import("hashlib").sha256  # loads OpenSSL
+    digest: bytes = sha256(np.ascontiguousarray(data).view(np.uint8).data).digest()
+    return digest

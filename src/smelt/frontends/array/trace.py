@@ -6,19 +6,15 @@ of the graph's size symbols, or None if a guard fails.  In reports and messages 
 that the function gives them: `n, d = x.shape` names the dimensions `n` and `d`.  Graphs keep the
 sizes' own names, which are part of the cache's key.
 
->>> from smelt.types.expr import size
->>> read = Origin("user.py", 1)
->>> size_names({"n0": 3, "n1": 4}, [(read, (size("n0"), size("n1")))], [], {})
-{}
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from smelt.errors import ArgumentError, SmeltError, StructureError
 from smelt.frontends.array import engine
@@ -37,55 +33,19 @@ from smelt.graph import build
 from smelt.graph.bounds_checks import BoundsChecks, collect_bounds_checks, refuse_out_of_bounds
 from smelt.graph.ir import Graph, Node
 from smelt.graph.loop import Loop
-from smelt.graph.source_names import is_source_name, unique_name
-from smelt.graph.text import RESERVED
 from smelt.graph.walk import all_size_names, input_size_names, map_indices, map_type
 from smelt.knobs.steer import RECORDING
 from smelt.ops.create import Constant, Input
 from smelt.ops.extern import Extern
 from smelt.ops.index import Gather, Scatter
 from smelt.python.dataclass import dataclass, replace
+from smelt.python.imports import fork_safe_import
 from smelt.python.origin import Origin
 from smelt.runtime.compile_scope import with_frame_room
 from smelt.types.dtype import DType, bool_, from_numpy
-from smelt.types.expr import Expr, Index, evaluate, product, size, sizes_of, text
+from smelt.types.expr import Index, evaluate, product, size, sizes_of, text
 from smelt.types.formula import Formula, Guard
 from smelt.types.tensor import Shape, TensorType, shape_text
-
-_NUMBERED = re.compile(r"[nku]\d+_*")
-"""Names of sizes that no spec names."""
-
-
-def size_names(
-    names: Collection[str],
-    reads: Sequence[tuple[Origin, Shape]],
-    inputs: Iterable[str],
-    numbers: Mapping[str, str],
-) -> dict[str, str]:
-    """Return the source's names of sizes, by the graph's; the first one counts.
-
-    `reads` are the places where shapes were read, `inputs` names that are taken, `numbers` the
-    parameters that are sizes, by the sizes.
-    """
-    taken = {*inputs, *(n for n in names if not _NUMBERED.fullmatch(n))}
-    result: dict[str, str] = {}
-    for symbol, name in numbers.items():
-        if symbol in names and is_source_name(name) and name not in RESERVED:
-            result[symbol] = unique_name(name, taken)
-            taken.add(result[symbol])
-    for origin, shape in reads:
-        for position, name in origin.assigned_items.items():
-            if not -len(shape) <= position < len(shape):
-                continue
-            dim = shape[position]
-            symbol = str(dim)
-            if not isinstance(dim, Expr) or sizes_of(dim) != (symbol,) or symbol in result:
-                continue
-            if _NUMBERED.fullmatch(symbol) and is_source_name(name) and name not in RESERVED:
-                result[symbol] = unique_name(name, taken)
-                taken.add(result[symbol])
-    return {n: result[n] for n in names if n in result}
-
 
 if TYPE_CHECKING:
     from smelt.compiler.driver import Compiled
@@ -188,7 +148,7 @@ class Trace:
     parameters: tuple[str, ...] = ()
     """Names of the parameters of `match`."""
     shape_reads: tuple[tuple[Origin, Shape], ...] = ()
-    """Where the function read which shape; see `size_names`."""
+    """Where the function read which shape; see `smelt.graph.source_names.size_names`."""
     number_names: Mapping[str, str] = field(default_factory=dict[str, str])
     """Parameters of numbers, by the names of these as sizes."""
     only_outputs: bool = field(init=False)
@@ -264,7 +224,11 @@ class Trace:
         names = {
             parameter: str(d) for parameter, d in zip(self.parameters, dims) if d == size(str(d))
         }
-        return size_names(self.hints, self.shape_reads, taken, {**self.number_names, **names})
+        numbers = {**self.number_names, **names}
+        module = fork_safe_import("smelt.graph.source_names")  # for reports only
+        return cast(
+            "dict[str, str]", module.size_names(self.hints, self.shape_reads, taken, numbers)
+        )
 
     def complete(self, buffers: list[Buffer], sizes: tuple[int, ...]) -> list[Buffer]:
         """Return all inputs of the graph, with those that carry sizes."""

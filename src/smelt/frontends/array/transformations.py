@@ -12,8 +12,6 @@ Array([ 3., 12.])
 >>> dot = vmap(lambda a, b: sm.sum(a * b), in_axes=(0, None))
 >>> dot(sm.asarray([[1.0, 2.0], [3.0, 4.0]]), sm.asarray([1.0, 10.0]))
 Array([21., 43.])
->>> Transformed("grad", abs, lambda x: 1.0)
-<smelt.grad of abs>
 """
 
 from __future__ import annotations
@@ -22,14 +20,13 @@ import functools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
-from types import MethodType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from smelt.errors import ArgumentError, GradientError, LengthError, StructureError, escape_controls
+from smelt.errors import ArgumentError, GradientError, LengthError, StructureError
 from smelt.frontends.array.array import Array, number_or_value, value
 from smelt.frontends.array.complex_array import ComplexArray
 from smelt.frontends.array.control import Step, record_step, result_value
+from smelt.frontends.array.function_objects import Transformed
 from smelt.frontends.array.number import Number, Scalar, Size
 from smelt.frontends.array.promote import number
 from smelt.frontends.array.scope import Scope, shape_of
@@ -46,54 +43,6 @@ from smelt.python.imports import fork_safe_import
 from smelt.python.origin import Origin
 from smelt.types.dtype import f64
 from smelt.types.expr import Index
-
-
-class FunctionObject:
-    """Object that is bound and copied as functions are."""
-
-    __slots__ = ()
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        return self if instance is None else MethodType(cast("Any", self), instance)
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Self:
-        """Return itself, as for a function: a copy of its owner runs the same compiled code."""
-        return self
-
-
-class Transformed(FunctionObject):
-    """Function with the name, documentation and signature of the function it is made from."""
-
-    def __init__(
-        self, transform: str, function: Callable[..., Any], call: Callable[..., Any]
-    ) -> None:
-        """Wrap `call`, which `transform` made from `function`."""
-        functools.update_wrapper(self, function)
-        self._transform = transform
-        self._function = function
-        self._call = call
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        """Name the transformation, the function, and where that is defined."""
-        return f"<smelt.{self._transform} of {function_text(self._function)}>"
-
-
-def function_text(function: Any) -> str:
-    """Return a function's name and where it is defined, as `loss at train.py:12`."""
-    if isinstance(function, Transformed):
-        return repr(function)
-    name = escape_controls(getattr(function, "__qualname__", None) or repr(function))
-    code = getattr(function, "__code__", None)
-    if code is None or code.co_filename.startswith("<"):
-        return name
-    return f"{name} at {Path(code.co_filename).name}:{code.co_firstlineno}"
-
 
 if TYPE_CHECKING:
     from smelt.autodiff import Builder

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Literal, TypeAlias
 
 from smelt.codegen.llvm import ir
@@ -23,6 +24,7 @@ from smelt.codegen.llvm.instructions.indexing import first_lanes, lanes_before_e
 from smelt.codegen.llvm.loopir.items import Access, Item, StoreItem, accesses_of
 from smelt.codegen.llvm.loopir.store_ranges import Range, stored_range
 from smelt.codegen.llvm.loops.split_store_ranges import range_ends
+from smelt.codegen.llvm.lower_nest import identifier
 from smelt.codegen.llvm.nest_loops import NestBody, Row
 from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.nest import Nest
@@ -151,7 +153,9 @@ def targeted_body(
     """Return a nest, some of whose stores go to rows at other addresses."""
     plain, aimed = stores
     columns = axis(nest.order[-1], env.s.phase.axes[nest.order[-1]])
-    names = [f"target{k}" for k in range(len(aimed))]
+    taken = {*map(identifier, env.frame.buffers)}
+    free = (name for k in count() if (name := f"target{k}") not in taken)
+    names = [name for _, name in zip(aimed, free, strict=False)]
     pairs = zip(aimed, names, strict=True)
     others = [replace(s, access=Access(name, columns), where=None) for s, name in pairs]
     dtypes = (env.frame.dtypes[s.access.buffer] for s in aimed)
