@@ -410,15 +410,6 @@ class Scope:
     parent: Scope | None = None
     axes: dict[str, Value] = field(default_factory=dict)
     values: dict[Item, Value] = field(default_factory=dict)
-    offsets: dict[Access, Value] = field(default_factory=dict)
-    lanes: Lanes | None = None
-
-    @contextmanager
-    def branch(self) -> Generator[dict[Item, Value]]:
-        """Keep values that are computed in a branch apart; yields those available in it."""
-        outside, self.values = self.values, dict(self.values)
-        yield self.values
-        self.values = outside
 
     def bind(self, name: str, position: Value) -> None:
         """Set the current position on a loop axis."""
@@ -428,10 +419,6 @@ class Scope:
         """Make the register of an item available here and further in, and return it."""
         self.values[item] = value
         return value
-
-    def locate(self, access: Access, offset: Value) -> None:
-        """Make a part of an access's offset available here and further in."""
-        self.offsets[access] = offset
 
     def axis(self, name: str) -> Any:
         """Return the current position on a loop axis (i64)."""
@@ -448,14 +435,5 @@ class Scope:
         while scope is not None:
             if item in scope.values:
                 return scope.values[item]
-            scope = scope.parent
-        return None
-
-    def offset(self, access: Access) -> Any:
-        """Return the part of an access's offset available here or further out."""
-        scope: Scope | None = self
-        while scope is not None:
-            if access in scope.offsets:
-                return scope.offsets[access]
             scope = scope.parent
         return None

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from smelt.codegen.llvm import ir
 from smelt.codegen.llvm.instructions.indexing import I64, number
 from smelt.codegen.llvm.loopir import items as ssa
-from smelt.codegen.llvm.loopir.items import Access, Item, Phase, Region, Visit, enclosing_regions
+from smelt.codegen.llvm.loopir.items import Item, Phase, Region, Visit, enclosing_regions
 from smelt.codegen.llvm.nests.contraction import Contraction
 from smelt.codegen.llvm.nests.environment import Environment, Scope
 from smelt.codegen.llvm.nests.nest import Nest, RowGroupRanges, RowGroups, Schedule
@@ -358,10 +358,9 @@ def for_each_row_group(env: Environment, nest: Nest, inside: Callable[[], None])
 
 def _without_stale(scope: Scope | None, stale: set[Item]) -> Scope:
     """Return a flat copy of a scope and the enclosing ones without some items."""
-    axes, values, offsets = dict[str, Value](), dict[Item, Value](), dict[Access, Value]()
+    axes, values = dict[str, Value](), dict[Item, Value]()
     while scope is not None:
         axes = scope.axes | axes
         values = {i: v for i, v in scope.values.items() if i not in stale} | values
-        offsets = scope.offsets | offsets
         scope = scope.parent
-    return Scope(axes=axes, values=values, offsets=offsets)
+    return Scope(axes=axes, values=values)
