@@ -87,10 +87,11 @@ class ThreadState(Rewriter):
         while body and isinstance(s := body[-1], ir.Let) and s.name in self.assigned:
             if reads is None:
                 reads = Counter(n for x in body for v in values(x) for n in names_in(v))
-            targets = [n for n, v in nexts.items() if names_in(v) == {s.name}]
-            if len(targets) != 1 or reads[s.name]:
+            readers = [n for n, v in nexts.items() if s.name in names_in(v)]
+            unchanged = (ir.Ref(s.name), ir.position(ir.number(s.name)))
+            if len(readers) != 1 or reads[s.name] or nexts[readers[0]] not in unchanged:
                 break
-            nexts[targets[0]] = s.value
+            nexts[readers[0]] = s.value
             reads.subtract(names_in(s.value))
             body.pop()
         return [ir.Next(name, value) for name, value in nexts.items()]
