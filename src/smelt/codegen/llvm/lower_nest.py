@@ -22,12 +22,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from smelt.codegen.llvm.instructions.reductions import (
-    Accumulator,
-    ArgAccumulator,
-    CompensatedSum,
-    PlainAccumulator,
-)
+from smelt.codegen.llvm.instructions.reductions import Accumulator, ArgAccumulator, CompensatedSum
 from smelt.codegen.llvm.loopir import items as ssa
 from smelt.codegen.llvm.loopir.items import (
     Access,
@@ -166,7 +161,7 @@ class Lowering:
         match self.storage.accumulator_of(item):
             case CompensatedSum():
                 return exact(*parts)
-            case ArgAccumulator(place=place, farthest=farthest):
+            case ArgAccumulator(parts=(_, place), farthest=farthest):
                 is_start = loop.Apply("eq", (parts[1], loop.Const(farthest, place)))
                 at = loop.Apply("select", (is_start, loop.Const(0, place), parts[1]))
                 return loop.cast(at, i64)
@@ -220,7 +215,7 @@ def _starts(lowering: Lowering, item: ssa.Reduction) -> tuple[loop.Const, ...]:
     match lowering.storage.accumulator_of(item):
         case CompensatedSum():
             return loop.Const(0.0, f64), loop.Const(0.0, f64)
-        case ArgAccumulator(source=source, place=place, farthest=farthest):
+        case ArgAccumulator(parts=(source, place), farthest=farthest):
             return loop.identity(item.row.name, source), loop.Const(farthest, place)
         case acc:
             return (loop.identity(item.row.name, acc.parts[0]),)
@@ -258,7 +253,7 @@ def mode_of(s: Schedule, nest: Nest, reduction: ssa.Reduction, acc: Accumulator)
             return "own"
         return "lanes" if acc.in_order else "places"
     types = {reduction.args[0].dtype, reduction.dtype}
-    if isinstance(acc, PlainAccumulator) and acc.inner == f64 and types != {f64}:
+    if acc.parts == (f64,) and types != {f64}:
         return "pairs" if adds_pairs(reduction, nest) else "f64"
     return "own"
 

@@ -12,7 +12,7 @@ exceeds single precision give infinity.  Argmax and argmin reduce pairs of a val
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,8 +21,8 @@ from smelt.codegen.llvm.instructions.indexing import I64
 from smelt.codegen.llvm.instructions.machine import LLVMMachine
 from smelt.codegen.llvm.instructions.registers import lane_numbers
 from smelt.codegen.llvm.loopir.items import Reduction
-from smelt.ops.cast import cast
 from smelt.ops.combine import Combine
+from smelt.python.dataclass import dataclass
 from smelt.types.dtype import DType, f32, f64, i32, i64
 from smelt.types.expr import Index
 
@@ -36,39 +36,22 @@ PAIRED_VECTORS = 4
 """Vectors added pairwise in their own type before a wider sum takes them."""
 
 
-class Accumulator(Protocol):
-    """A reduction over elements of type `source`."""
-
-    parts: tuple[DType, ...]
-    """Register types of the state."""
-
-    def finish(self, m: LLVMMachine, state: State) -> Value:
-        """Return the result, as a register of the reduction's type."""
-        ...
-
-
+@dataclass(frozen=True, slots=True)
 class PlainAccumulator:
     """A single value, in double precision where rounding errors add up."""
 
-    def __init__(self, row: Combine, source: DType, result: DType) -> None:
-        self.result = result
-        self.inner = f64 if row.wide and source.is_float else source
-        self.parts: tuple[DType, ...] = (self.inner,)
-
-    def finish(self, m: LLVMMachine, state: State) -> Value:
-        return cast(m, state[0], self.inner, self.result)
+    parts: tuple[DType]
+    """Register types of the state."""
 
 
+@dataclass(frozen=True, slots=True)
 class CompensatedSum:
     """A sum of doubles and the sum of its rounding errors."""
 
-    parts: tuple[DType, ...] = (f64, f64)
-
-    def finish(self, m: LLVMMachine, state: State) -> Value:
-        corrected = m.add(state[0], state[1])
-        return m.select(m.compare("eq", state[1], state[1]), corrected, state[0])
+    parts: tuple[DType, DType] = (f64, f64)
 
 
+@dataclass(frozen=True, slots=True)
 class ArgAccumulator:
     """The best value and its position; the first of equals wins, NaN first.
 
@@ -76,37 +59,38 @@ class ArgAccumulator:
     axes run in another order than positions are counted, positions are compared.
     """
 
-    def __init__(self, source: DType, place: DType, *, in_order: bool) -> None:
-        self.source, self.place, self.in_order = source, place, in_order
-        self.parts: tuple[DType, ...] = (source, place)
-        self.farthest = np.iinfo(place.numpy).max
+    parts: tuple[DType, DType]
+    in_order: bool
 
-    def finish(self, m: LLVMMachine, state: State) -> Value:
-        untouched = m.compare("eq", state[1], m.const(self.place, self.farthest))
-        position = m.select(untouched, m.const(self.place, 0), state[1])
-        return cast(m, position, self.place, i64)
+    @property
+    def farthest(self) -> int:
+        """The position of a state that has met no element."""
+        return int(np.iinfo(self.parts[1].numpy).max)
+
+
+Accumulator: TypeAlias = PlainAccumulator | CompensatedSum | ArgAccumulator
+"""The state of a reduction."""
 
 
 def make_accumulator(
     row: Combine,
     source: DType,
-    result: DType,
     *,
     plain: bool = False,
     in_order: bool = True,
     places: Index = MAX_I32_PLACES + 1,
 ) -> Accumulator:
-    """Return the accumulator which reduces elements of `source` to `result` (register types).
+    """Return the accumulator which reduces elements of `source`, a register type.
 
     `in_order` says whether loops meet the `places` positions in order; with `plain`, sums in double
     precision are not compensated.
     """
     if row.positional:
         place = i32 if isinstance(places, int) and places <= MAX_I32_PLACES else i64
-        return ArgAccumulator(source, place, in_order=in_order)
+        return ArgAccumulator((source, place), in_order)
     if row.compensated and source == f64 and not plain:
         return CompensatedSum()
-    return PlainAccumulator(row, source, result)
+    return PlainAccumulator((f64 if row.wide and source.is_float else source,))
 
 
 def adds_pairs_first(reduction: Reduction) -> bool:
@@ -162,11 +146,10 @@ def scan_lanes(
 
 
 def _part(m: LLVMMachine, value: Value, start: int, count: int) -> Value:
-    from_lane: Sequence[int] = range(start, start + count)
     if count == 1:
         return m.builder.extract_element(value, ir.Constant(ir.IntType(32), start))
-    mask = ir.Constant(ir.VectorType(ir.IntType(32), count), list(from_lane))
-    return m.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), mask)
+    picks = lane_numbers(list(range(start, start + count)))
+    return m.builder.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), picks)
 
 
 def sum_each(m: LLVMMachine, totals: Sequence[Value]) -> Value:

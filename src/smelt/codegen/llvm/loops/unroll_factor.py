@@ -14,10 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from smelt.codegen.llvm import ir
-from smelt.codegen.llvm.instructions.indexing import (
-    lane_invariant,
-    multiple_of,
-)
+from smelt.codegen.llvm.instructions.indexing import lane_invariant, multiple_of
 from smelt.codegen.llvm.instructions.reductions import (
     PAIRED_VECTORS,
     adds_pairs_first,
@@ -96,9 +93,8 @@ def _registers(reduction: Reduction, lanes: int) -> int:
 
     A step of an argmax needs none: what wins is moved to the state under a mask.
     """
-    parts = make_accumulator(
-        reduction.row, reduction.args[0].dtype, reduction.dtype, plain=reduction.plain
-    ).parts
+    row, source = reduction.row, reduction.args[0].dtype
+    parts = make_accumulator(row, source, plain=reduction.plain).parts
     return (1 if reduction.row.positional else 2) * max(
         sum(d.bits for d in parts) * lanes // 512, 1
     )

@@ -331,7 +331,6 @@ class Storage:
         return make_accumulator(
             item.row,
             item.args[0].dtype,
-            item.dtype,
             plain=item.plain,
             in_order=in_order,
             places=places,
