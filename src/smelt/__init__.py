@@ -187,6 +187,7 @@ from smelt.frontends.array.statistical import (
 from smelt.journal.tracebacks import install_hooks
 from smelt.knobs import config
 from smelt.knobs.steer import fuse
+from smelt.packages.c_library import open_c_library
 from smelt.packages.version import DISTRIBUTION, __version__
 from smelt.python.imports import fork_safe_import, when_imported
 from smelt.types.dtype import bf16 as bfloat16
@@ -354,6 +355,7 @@ class _Package(ModuleType):
 
 sys.modules[__name__].__class__ = _Package
 methods.attach()
+open_c_library()  # an import that fails says more than the first call that does
 install_hooks()
 when_imported(
     "einops._backends",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from functools import cache
 from typing import Final
 
 from smelt.errors import UnsupportedSystemError
@@ -27,6 +28,7 @@ _REQUIRED: Final = (
 """Functions without which nothing can run; without futexes, threads sleep on a condition."""
 
 
+@cache
 def open_c_library() -> ctypes.CDLL:
     """Return the functions of this process's C library.
 
