@@ -85,9 +85,8 @@ def size_names(
     `reads` are the places where shapes were read, `inputs` names that are taken, `numbers` the
     parameters that are sizes, by the sizes.
 
-    >>> read = Origin("user.py", 1)
-    >>> size_names({"n0": 3, "n1": 4}, [(read, (size("n0"), size("n1")))], [], {})
-    {}
+    >>> size_names(["n0", "n1", "rows"], [], [], {"n0": "rows", "n1": "width"})
+    {'n0': 'rows_2', 'n1': 'width'}
     """
     taken = {*inputs, *(n for n in names if not _NUMBERED_SIZE.fullmatch(n))}
     result: dict[str, str] = {}
