@@ -7,6 +7,7 @@ import sys
 import time
 import timeit
 import traceback
+from types import SimpleNamespace
 
 import pytest
 from tests.pace import pace
@@ -100,3 +101,10 @@ def test_recording_costs_less_than_a_microsecond():
     times = timeit.repeat(record, timer=time.thread_time, number=2_000, repeat=50)
     best = min(times) / 2_000
     assert best < 1e-6 * pace(), f"{best * 1e9:.0f} ns"
+
+
+def test_packages_without_sources_are_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = SimpleNamespace(__file__="/site/numpy/__init__.pyc")
+    monkeypatch.setitem(sys.modules, "numpy", package)
+    assert origin._is_ours("/site/numpy/fft.py")
+    assert not origin._is_ours("/site/numpy_user.py")

@@ -14,7 +14,8 @@ import smelt as sm
 from smelt import knobs, passes
 from smelt.compiler import driver
 from smelt.explain.analysis import memory_analysis
-from smelt.fusion import chunking
+from smelt.fusion import chunking, compose
+from smelt.fusion.bitsets import Hints
 from smelt.fusion.chunking import chunk_graph
 from smelt.fusion.text import parse, text
 from smelt.fusion.verify import verify
@@ -178,6 +179,18 @@ def test_memory_of_a_chunk_counts_for_the_limit() -> None:
         prepared = program.executable.prepared(tuple(sizes.values()))
     assert program.plan.chunked_clusters and prepared.call_bytes > 0
     assert prepared.call_bytes + prepared.arena_bytes <= 40_000
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_fits_no_less_memory_than_it_takes(name: str) -> None:
+    """A call would be refused under a limit for which its own plan was chosen."""
+    code, arrays = CASES[name]
+    program = compiled(code, *arrays)
+    values = sizes_of(graph_of(code, arrays), arrays)
+    prepared = program.executable.prepared(values)
+    sizes = Hints(dict(zip(program.size_names, values, strict=True)))
+    taken = prepared.arena_bytes + prepared.call_bytes
+    assert prepared.call_bytes and not compose._fits(program.plan, sizes, taken - 1)
 
 
 def needed(code: Any, arrays: tuple[Any, ...], limit: int) -> int:

@@ -56,8 +56,10 @@ BUDGET_DIVISORS = (4, 16, 64, 1)
 
 They are tried if the plan for the available memory does not fit it.
 """
-ALIGNED = 256
+ALIGNED = 384
 """Maximum bytes of alignment in a plan's memory and its chunks', with a chunk's first row."""
+ALIGNED_RESULT = 128
+"""Maximum bytes of alignment of a chunk's result that is kept before it is copied."""
 SCARCE_CHUNKS = 4
 """Minimum bytes that a plan keeps, in chunks, for which rounds may take longer."""
 SCARCE_SLOWER = 3.0
@@ -428,7 +430,7 @@ def _fits(candidate: Plan, hints: Hints, available: int) -> bool:
     """
     apart = (
         sum(
-            at_hints(n.type.nbytes, Hints(body.block_sizes(hints)))
+            at_hints(n.type.nbytes, Hints(body.block_sizes(hints))) + ALIGNED_RESULT
             for n, c in zip(body.plan.graph.outputs, body.chunks.makes, strict=True)
             if c.axis > 0
         )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-_PACKAGE = __file__.removesuffix("python/origin.py")
+_PACKAGE = __file__.rpartition("python/origin.")[0]
 # Workloads that ship inside the package count as user code: their lines are shown.
 _GUESTS = (_PACKAGE + "bench/", _PACKAGE + "demo/")
 # File name -> whether it is Smelt's.  Strings cache their hash, so the lookup is cheap.
@@ -260,7 +260,7 @@ def _is_ours(file: str) -> bool:
     if file.startswith((_PACKAGE, "<smelt ")):
         return is_package_file(file)
     paths = (getattr(sys.modules.get(name), "__file__", None) for name in ("numpy", "torch"))
-    return any(path and file.startswith(path.removesuffix("__init__.py")) for path in paths)
+    return any(path and file.startswith(path.rpartition("/")[0] + "/") for path in paths)
 
 
 def _resolve(code: CodeType, lasti: int) -> Place:

@@ -7,6 +7,7 @@ import sys
 from functools import partial
 from importlib import import_module
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -60,6 +61,14 @@ def test_explain_stays_a_function() -> None:
     assert len(sm.explain(jitted, sm.spec("f32[n]")).kernels) == 1
     with pytest.raises(sm.errors.ArgumentError):
         sm.explain(3)  # type: ignore[arg-type]
+
+
+def test_tests_may_replace_explain() -> None:
+    explain = sm.explain
+    with mock.patch.object(sm, "explain", abs):
+        assert sm.explain is abs
+    import_module("smelt.explain")
+    assert sm.explain is explain
 
 
 def test_every_text_of_a_compiled_function() -> None:
