@@ -13,7 +13,7 @@ array(-9.094947e-13, dtype=float32)
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import ml_dtypes
@@ -150,8 +150,14 @@ def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
     return p, ((ah * bh - p) + ah * bl + al * bh) + al * bl
 
 
+@cache
+def _fraction() -> Any:
+    """Return the class of rational numbers, which few programs need."""
+    return fork_safe_import("fractions").Fraction
+
+
 def _fma_rational(a: float, b: float, c: float) -> float:
-    rational = fork_safe_import("fractions").Fraction
+    rational = _fraction()
     total = rational(a) * rational(b) + rational(c)
     if total == 0:
         return a * b + c

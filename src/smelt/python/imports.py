@@ -111,7 +111,8 @@ def when_imported(name: str, action: Callable[[ModuleType], object]) -> None:
     """Call `action` with a module: now if it is imported, otherwise when it is."""
     module = sys.modules.get(name)
     if module is None:
-        finder: Any = _Finder(name, action)  # the abstract class would import archives
+        # No subclass of `MetaPathFinder`: `importlib.abc` imports archives and temporary files.
+        finder: Any = _Finder(name, action)
         sys.meta_path.insert(0, finder)
     else:
         action(module)

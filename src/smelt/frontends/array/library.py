@@ -257,7 +257,9 @@ def _sides(a: Adjoint[V], both: V) -> tuple[V, ...]:
     return tuple(a.reshape(a.apply(part, both), shape[1:]) for part in slices)
 
 
-def _pullback(a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], **options: Any) -> Cotangents[V]:
+def _transform_pullback(
+    a: Adjoint[V], g: V, out: V, inputs: tuple[V, ...], **options: Any
+) -> Cotangents[V]:
     """Return the cotangents of both parts: the unscaled transform in the other direction."""
     function = options["function"]
     other = function[1:] if function.startswith("i") else f"i{function}"
@@ -321,7 +323,7 @@ _ROWS = (
         "a Fourier transform of complex numbers",
         _transformed,
         _transform,
-        _pullback,
+        _transform_pullback,
     ),
     ExternRow(
         "fft_real",
